@@ -563,19 +563,22 @@ class Process:
                 del self.operators[key]
                 operator.recording.unload(operator.model_id)
         for recording in ending:
-            report = recording.close()
-            for warning in report.warnings:
-                LOG.warning("%s", warning)
-            if recording is self.unconfigured:
-                if self.refused and recording.recorder.circumstances.models_seen:
-                    LOG.warning(
-                        "nothing was captured: acl.mdl.set_dump rejected its file, and no other is active: %s",
-                        self.refused,
-                    )
-                continue
-            nothing = report.nothing
-            if nothing is not None and nothing.is_gap and recording.recorder.circumstances.models_seen:
-                LOG.warning("nothing was captured: %s", nothing.reason)
+            self._close(recording)
+
+    def _close(self, recording: ModelRecording) -> None:
+        """Close a recording, and log its warnings and why it has nothing although a model was loaded."""
+        report = recording.close()
+        for warning in report.warnings:
+            LOG.warning("%s", warning)
+        if not recording.recorder.circumstances.models_seen:
+            return
+        if recording is not self.unconfigured:
+            if report.nothing is not None and report.nothing.is_gap:
+                LOG.warning("nothing was captured: %s", report.nothing.reason)
+        elif self.refused:
+            LOG.warning(
+                "nothing was captured: acl.mdl.set_dump rejected its file, and no other is active: %s", self.refused
+            )
 
 
 def _stays_on(recording: ModelRecording) -> bool:

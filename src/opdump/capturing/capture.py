@@ -76,10 +76,6 @@ def capture(
     _stand_alone()
     chosen = chosen_framework(framework, sys.modules)
     nodes, tensors = _watched_of(watch, STATE.numbers)
-    if watch is not None and not nodes and not tensors:
-        raise ConfigError(
-            f"capture: watch is {shown(watch)}, which contains nothing to watch; {_WATCHABLE}, or leave it out"
-        )
     mode = chosen_mode(overflow=overflow, on_exception=on_exception, watch=bool(nodes or tensors))
     plan = plan_of_capture(config, settings, mode=mode, nodes=nodes, on_error=on_error, strict=strict)
     options = Settings(
@@ -229,6 +225,10 @@ def _watched_of(what: Any, numbers: Iterator[int]) -> tuple[list[str], dict[str,
             raise ConfigError(f"watch: found {shown(item)}, {_WATCHABLE}")
 
     add(what)
+    if what is not None and not nodes and not tensors:
+        raise ConfigError(
+            f"capture: watch is {shown(what)}, which contains nothing to watch; {_WATCHABLE}, or leave it out"
+        )
     return nodes, tensors
 
 

@@ -110,15 +110,11 @@ def _settings(options: argparse.Namespace, *, single: bool) -> Settings:
     if options.dump_version == 1:
         log("WARNING", "-v 1 is treated as -v 2")
     target = options.format or ""
-    for option, value in (
-        ("-o", options.output),
-        ("-i", options.input),
-        ("-s", options.shape),
-        ("-c", options.custom_script_path),
-    ):
-        if value and not target:
+    if not target:
+        given = {"-o": options.output, "-i": options.input, "-s": options.shape, "-c": options.custom_script_path}
+        for option in filter(given.get, given):
             raise CommandError(ExitCode.BAD_PARAMETER, f"{option} has an effect only with -f")
-    if target and not single:
+    elif not single:
         log("WARNING", "-d is not a single file: -o, -i and -s are ignored")
     input_index = _index(options.input) if single else None
     output_index = _index(options.output) if single else None
@@ -128,8 +124,9 @@ def _settings(options: argparse.Namespace, *, single: bool) -> Settings:
             ExitCode.BAD_PARAMETER,
             f"-f {target} is not a format; expected one such as NCHW, NHWC, HWCN, ND or FRACTAL_Z",
         )
-    folder = os.path.realpath(options.custom_script_path) if options.custom_script_path else ""
-    if folder:
+    folder = ""
+    if options.custom_script_path:
+        folder = os.path.realpath(options.custom_script_path)
         _check_folder(folder)
     if options.output_file_type == "pt" and not target:
         check_torch()
@@ -183,24 +180,12 @@ def _convert_many(paths: Sequence[str], total: int, settings: Settings) -> ExitC
     ordinary = [path for path in paths if os.path.getsize(path) <= largest]
     large = [path for path in paths if os.path.getsize(path) > largest]
     progress = Progress(total)
-    failures: list[Outcome] = []
-    code = ExitCode.OK
-    aborted: AbortError | None = None
-    for outcome in _outcomes(ordinary, workers, settings):
-        progress.step()
-        if isinstance(outcome, AbortError):
-            aborted = aborted or outcome
-        elif outcome.code:
-            failures.append(outcome)
-            code = code or outcome.code
-    for outcome in _one_after_the_other([] if aborted else large, settings):
-        progress.step()
-        if isinstance(outcome, AbortError):
-            aborted = outcome
-            break
-        if outcome.code:
-            failures.append(outcome)
-            code = outcome.code
+    failures, aborted = _failures(_outcomes(ordinary, workers, settings), progress)
+    code = failures[0].code if failures else ExitCode.OK
+    if aborted is None:
+        of_large, aborted = _failures(_one_after_the_other(large, settings), progress, stops=True)
+        code = of_large[-1].code if of_large else code
+        failures += of_large
     if failures:
         lines = "".join(",".join([failure.path, *failure.failed]) + "\n" for failure in failures)
         settings.output.append(FAILED_LIST, lines)
@@ -208,6 +193,23 @@ def _convert_many(paths: Sequence[str], total: int, settings: Settings) -> ExitC
     if aborted is not None:
         raise aborted
     return code
+
+
+def _failures(
+    outcomes: Iterable[Outcome | AbortError], progress: Progress, *, stops: bool = False
+) -> tuple[list[Outcome], AbortError | None]:
+    """The failures, and the first one that the original does not expect, after which it `stops`."""
+    failures: list[Outcome] = []
+    aborted: AbortError | None = None
+    for outcome in outcomes:
+        progress.step()
+        if not isinstance(outcome, AbortError):
+            failures += [outcome] if outcome.code else []
+        elif aborted is None:
+            aborted = outcome
+            if stops:
+                break
+    return failures, aborted
 
 
 def _outcomes(paths: Sequence[str], workers: int, settings: Settings) -> Iterable[Outcome | AbortError]:
