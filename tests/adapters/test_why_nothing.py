@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet
-from opdump.recorder.circumstances import Circumstances, why_nothing
+from opdump.recorder.program_facts import ProgramFacts, explain_empty_capture
 
 STEPS = StepSet.parse("5-8")
 ACL: dict[str, Any] = {"dialect": "acl", "layout": "acl", "single_operators": False, "single_operator_models": False}
@@ -128,7 +128,7 @@ TABLE: list[tuple[str, dict[str, Any], dict[str, Any], int, dict[str, int], str,
 def test_the_reason_that_is_true_is_told(row: tuple[Any, ...]) -> None:
     _, fields, around, executed, skipped, reason, is_gap = row
     plan = DumpPlan(path=Path("dump"), **fields)
-    nothing = why_nothing(plan, Circumstances(**around), executed=executed, skipped=skipped)
+    nothing = explain_empty_capture(plan, ProgramFacts(**around), executed=executed, skipped=skipped)
     assert reason in nothing.reason
     assert nothing.is_gap is is_gap
 
@@ -138,6 +138,6 @@ def test_the_reason_that_is_true_is_told(row: tuple[Any, ...]) -> None:
 )
 def test_a_reason_names_keys_of_its_own_dialect_alone(dialect: Any, word: str) -> None:
     plan = DumpPlan(path=Path("dump"), steps=STEPS, dialect=dialect)
-    reason = why_nothing(plan, Circumstances(next_step=1), executed=0, skipped={}).reason
+    reason = explain_empty_capture(plan, ProgramFacts(next_step=1), executed=0, skipped={}).reason
     assert f"`{word}`" in reason
     assert {"iteration", "dump_step"} - {word} == {other for other in ("iteration", "dump_step") if other not in reason}

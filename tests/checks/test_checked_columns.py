@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import opdump
 from opdump.checks import CHECKS, Checks, Thresholds
-from opdump.checks.histories import Checked
+from opdump.checks.nonfinite_lineage import Checked
 from opdump.checks.tensor_checks import TensorStats, stats_of
 from opdump.index.reader import BatchColumns
 from opdump.records import IO, OpRecord

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from opdump.commands import main
-from opdump.configs.shared.focused_config import Suspect, focused_config
+from opdump.configs.shared.drilldown import SelectedOperator, drilldown_config
 from opdump.conversion import ConversionPlan, convert
 from opdump.dump_file import DumpFile, DumpTensor, write_dump_file
 from opdump.errors import ConfigError
@@ -217,8 +217,8 @@ def test_the_dialect_is_that_of_the_option_then_of_the_name_then_of_the_dump(bro
 
 
 def test_operators_outside_of_models_are_dumped_under_the_switch() -> None:
-    suspects = [Suspect("Add.1"), Suspect("conv", "resnet", 2)]
-    dump = json.loads(focused_config("acl", suspects, path="/d", first={}, recorded_steps=(1, 2)))["dump"]
+    suspects = [SelectedOperator("Add.1"), SelectedOperator("conv", "resnet", 2)]
+    dump = json.loads(drilldown_config("acl", suspects, path="/d", first={}, recorded_steps=(1, 2)))["dump"]
     assert (dump["dump_op_switch"], dump.get("dump_step")) == ("on", None)  # the step of one of them is unknown
     assert dump["dump_list"] == [{"layer": ["Add.1"]}, {"model_name": "resnet", "layer": ["conv"]}]
 
@@ -229,7 +229,7 @@ def test_the_second_configuration_keeps_the_network_devices_and_layout_of_the_fi
         "e2e_dump_settings": {"enable": True, "trans_flag": False, "stat_calc_mode": "device"},
         "opdump": {"layout": "mindspore-2.10"},
     }
-    second = json.loads(focused_config("mindspore", [Suspect("a/b-op1", "x", 5)], path="/b", first=first))
+    second = json.loads(drilldown_config("mindspore", [SelectedOperator("a/b-op1", "x", 5)], path="/b", first=first))
     common = second["common_dump_settings"]
     assert (common["net_name"], common["support_device"], common["saved_data"], common["path"]) == (
         "LeNet",
@@ -245,7 +245,7 @@ def test_the_second_configuration_keeps_the_network_devices_and_layout_of_the_fi
     "name", ["net/conv-op1", "Add", "a.b*c(d)[e]^f$g{h}|i\\j+k?", 'with "quotes" and spaces/x', "name-regex(x)/y)"]
 )
 def test_a_kernel_entry_selects_its_operator_and_no_similar_name(name: str) -> None:
-    text = focused_config("mindspore", [Suspect(name)], path="/d", first={})
+    text = drilldown_config("mindspore", [SelectedOperator(name)], path="/d", first={})
     (entry,) = json.loads(text)["common_dump_settings"]["kernels"]
     pattern = KernelPattern.parse(entry)
     assert pattern.matches(name, "Whatever")
@@ -254,9 +254,9 @@ def test_a_kernel_entry_selects_its_operator_and_no_similar_name(name: str) -> N
 
 def test_what_no_configuration_can_say_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"found the dump path '/a\.b'.*--path"):
-        focused_config("mindspore", [Suspect("a")], path="/a.b", first={})
+        drilldown_config("mindspore", [SelectedOperator("a")], path="/a.b", first={})
     with pytest.raises(ConfigError, match="nothing to dump"):
-        focused_config("acl", [], path="/a", first={})
+        drilldown_config("acl", [], path="/a", first={})
 
 
 @pytest.mark.torch

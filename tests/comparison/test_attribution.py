@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from opdump.comparison.alignment import align
-from opdump.comparison.ends import outliving
-from opdump.comparison.mending import Attribution, attribute
+from opdump.comparison.end_state import outliving
 from opdump.comparison.nodes import Node, Suspect
+from opdump.comparison.substitution import Attribution, attribute
 from tests.comparison.programs import Program, traced
 
 pytestmark = pytest.mark.torch

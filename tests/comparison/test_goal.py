@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opdump.comparison.ends import End, Goal
+from opdump.comparison.end_state import End, ExpectedEndState
 
 RANDOM = np.random.default_rng(0)
 WEIGHT = RANDOM.normal(size=(6, 4))
@@ -13,8 +13,8 @@ BIAS = RANDOM.normal(size=6)
 LOSS = End(np.array([0.7, 0.9]), scale=1.0)
 
 
-def _goal(*, is_coarse: bool = False) -> Goal:
-    return Goal([End(WEIGHT, 1.0), End(BIAS, 1.0)], [LOSS], is_coarse=is_coarse)
+def _goal(*, is_coarse: bool = False) -> ExpectedEndState:
+    return ExpectedEndState([End(WEIGHT, 1.0), End(BIAS, 1.0)], [LOSS], is_coarse=is_coarse)
 
 
 def test_what_is_left_in_other_places_is_not_missed() -> None:
@@ -49,7 +49,7 @@ def test_a_coarse_goal_takes_what_is_off_by_less_than_a_thousandth_of_what_the_s
 
 
 def test_a_tensor_may_be_off_by_what_a_step_does_to_it_and_not_by_what_it_holds() -> None:
-    goal = Goal([End(WEIGHT, 1e-3)], [], is_coarse=False)
+    goal = ExpectedEndState([End(WEIGHT, 1e-3)], [], is_coarse=False)
     assert list(goal.missed_by({3: End(WEIGHT + 1e-6, 1e-3)}, [])) == [3]
     assert list(goal.missed_by({3: End(WEIGHT + 1e-6, 1e3)}, [])) == []
 
@@ -59,5 +59,7 @@ def test_gradients_that_are_zero_by_mathematics_are_not_missed_beside_those_that
     left = {9: End(rounding, 1e-16)}
     others = [End(WEIGHT, 1.0), End(BIAS, 1.0)]
     zeros = End(np.zeros(6), 0.0)
-    assert list(Goal([*others, zeros], [], is_coarse=False).missed_by(left, [])) == []
-    assert list(Goal([zeros], [], is_coarse=False).missed_by(left, [])) == [9], "nothing shows how large a step is"
+    assert list(ExpectedEndState([*others, zeros], [], is_coarse=False).missed_by(left, [])) == []
+    assert list(ExpectedEndState([zeros], [], is_coarse=False).missed_by(left, [])) == [9], (
+        "nothing shows how large a step is"
+    )

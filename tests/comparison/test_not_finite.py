@@ -12,7 +12,7 @@ import pytest
 
 import opdump
 from opdump.comparison.alignment import align
-from opdump.comparison.ends import leave_as_finite, not_finite
+from opdump.comparison.end_state import leave_as_finite, not_finite
 from opdump.comparison.result import Result
 from tests.comparison.programs import Program, dumped, traced
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.ends import Remains, outliving, remaining
+from opdump.comparison.end_state import LastingTensor, outliving, remaining
 from opdump.comparison.execution import Execution
 from opdump.comparison.trace import Trace
 from tests.comparison.hand_made import Array, node, record
@@ -38,7 +38,7 @@ def _run(trace: Trace, weight: Any, average: Any) -> Execution:
     return run
 
 
-def _remaining(of_b: tuple[Any, Any], storages: Mapping[int, int], *, finals: bool = True) -> list[Remains]:
+def _remaining(of_b: tuple[Any, Any], storages: Mapping[int, int], *, finals: bool = True) -> list[LastingTensor]:
     reference = _run(_step(0, 1, finals), WEIGHT, AVERAGE)
     run = _run(_step(4, 3, finals), *of_b)
     same = {0: 0, 1: 1, 2: 2}

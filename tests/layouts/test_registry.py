@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.capturing.late_writer import late_writer
+from opdump.capturing.deferred_writer import deferred_writer
 from opdump.errors import ConfigError
 from opdump.layouts.base import LAYOUTS
 from opdump.plan import DumpPlan
@@ -56,11 +56,11 @@ class _Least:
 
 
 def test_a_deferred_writer_ignores_what_its_layout_cannot_store(tmp_path: Path) -> None:
-    tensors = late_writer(DumpPlan(path=tmp_path), lambda: _Least(tmp_path))
+    tensors = deferred_writer(DumpPlan(path=tmp_path), lambda: _Least(tmp_path))
     assert isinstance(tensors, SupportsTensorFiles)
     tensors.write_kernel_args(OpRecord("A", "A-op0", 1))  # type: ignore[attr-defined]  # offered for every layout
     tensors.graphs_ran(0, [0])  # type: ignore[attr-defined]
     tensors.flush()
     assert isinstance(
-        late_writer(DumpPlan(path=tmp_path, layout="acl"), lambda: _Least(tmp_path)), SupportsOperatorFiles
+        deferred_writer(DumpPlan(path=tmp_path, layout="acl"), lambda: _Least(tmp_path)), SupportsOperatorFiles
     )

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 import opdump
 import opdump.onnx
 from opdump.checks import Thresholds
-from opdump.checks.histories import Checked
+from opdump.checks.nonfinite_lineage import Checked
 from opdump.configs.shared.watchpoints import watchpoints_of
 from opdump.plan import DumpPlan
 from opdump.reports.findings import check_dump

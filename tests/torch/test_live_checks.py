@@ -14,7 +14,7 @@ from torch import nn
 import opdump
 from opdump.capturing.report import CaptureReport
 from opdump.checks import Thresholds
-from opdump.checks.histories import Checked
+from opdump.checks.nonfinite_lineage import Checked
 from opdump.checks.watchpoints import WATCHPOINTS, Condition, Parameter, above
 from opdump.configs.shared.watchpoints import watchpoints_of
 from opdump.plan import DumpPlan

@@ -13,7 +13,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from opdump.adapters.base import Settings, Steps, SupportsGroups, SupportsMarks, SupportsOwnLayout, SupportsWatch
-from opdump.capturing.children.place import rank_under
+from opdump.capturing.children.rank_assignment import rank_under
 from opdump.capturing.dump import Dump
 from opdump.capturing.processes import STATE, adapter_of, chosen_framework, first_process
 from opdump.capturing.report import CaptureReport

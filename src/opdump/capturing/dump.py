@@ -24,7 +24,7 @@ from opdump.adapters.base import Runtime, StepController, SupportsCaptureTime
 from opdump.adapters.program_marks import ProgramMarks
 from opdump.adapters.registry import is_used_by_program
 from opdump.amounts import html_line, repr_of
-from opdump.capturing.children.place import Place, are_awaited
+from opdump.capturing.children.rank_assignment import RankAssignment, are_awaited
 from opdump.capturing.report import CaptureReport, log_report
 from opdump.errors import CaptureStateError, ConfigError
 from opdump.index.writer import SPLIT_PAGES, RunFacts, own_version
@@ -169,7 +169,7 @@ class CaptureParts:
     """The parts of the capture of a process while it runs. `Dump` is its public interface."""
 
     recording: Recording
-    place: Place
+    place: RankAssignment
     marks: ProgramMarks
     controller: StepController = field(default_factory=_NotAttached)
     process: int = field(default_factory=os.getpid)
@@ -209,7 +209,7 @@ class Dump:
 
     @property
     def rank_id(self) -> int:
-        """The rank of this process in directories and records. It may change until the rank is decided (`children/place.py`)."""
+        """The rank of this process in directories and records. It may change until the rank is decided (`children/rank_assignment.py`)."""
         return self._parts.place.rank
 
     def started_before(self, unfollowed: Mapping[str, int]) -> None:

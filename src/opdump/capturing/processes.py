@@ -21,9 +21,9 @@ from opdump.adapters.registry import FRAMEWORKS
 from opdump.capturing.children import FAMILY_VARIABLE, Family, role_here
 from opdump.capturing.children.ends import call_at_end, when_it_has_its_work
 from opdump.capturing.children.family import family_facts
-from opdump.capturing.children.place import Place, family_of, new_token, rank_of
+from opdump.capturing.children.rank_assignment import RankAssignment, family_of, new_token, rank_of
+from opdump.capturing.deferred_writer import DeferredWriter
 from opdump.capturing.dump import CaptureParts, Dump, Recording
-from opdump.capturing.late_writer import LateWriter
 from opdump.capturing.report import told_elsewhere
 from opdump.errors import ConfigError, FrameworkMissingError, OpdumpError
 from opdump.interpreter.frames import printed_as_the_programs, strip
@@ -177,7 +177,7 @@ def _signal(recorder: Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def running(adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) -> Iterator[Dump]:
+def running(adapter: Adapter, plan: DumpPlan, options: Settings, place: RankAssignment) -> Iterator[Dump]:
     """Run the capture of this process during the block."""
     _follow_starts()
     with ExitStack() as stack, _stripped_errors(), printed_as_the_programs():
@@ -201,14 +201,14 @@ def _stripped_errors() -> Iterator[None]:
         raise
 
 
-def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) -> Dump:
+def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings, place: RankAssignment) -> Dump:
     for text in plan.warnings:
         _LOG.warning("%s", text)
     recording = Recording(plan, options.rank_id, adapter, place.writer)
     if plan.max_disk is not None:
         recording.bytes_of_others = place.shared_bytes(recording.own_bytes).of_others
     writer = recording.writer
-    if isinstance(writer, LateWriter):
+    if isinstance(writer, DeferredWriter):
         recording.recorder.wait_for_place(lambda: place.settled(writer))
     parts = CaptureParts(recording, place, options.marks)
     dump = Dump(parts, stack)
@@ -244,7 +244,7 @@ def _is_executable(file: str) -> bool:
     return not file or (os.path.isfile(file) and os.access(file, os.X_OK))
 
 
-def _end_before(start: Start, dump: Dump, place: Place) -> None:
+def _end_before(start: Start, dump: Dump, place: RankAssignment) -> None:
     """End the capture of the first process, which is about to become another program."""
     assert STATE.running is not None, "it has a dump"
     STATE.running.close()
@@ -272,7 +272,7 @@ def first_process(
         framework=framework, eager=options.eager, steps=options.steps, rank=options.rank_id, captured=children
     )
     with family_of(plan, facts, STATE.awaiting) as family:
-        place = Place(family, adapter, options.rank_id, known=known, is_first=True)
+        place = RankAssignment(family, adapter, options.rank_id, known=known, is_first=True)
         with running(adapter, plan, options, place) as dump:
             yield dump
 
@@ -301,7 +301,7 @@ _OTHER: Final = "other"
 class _Child:
     """The capture of a process that was started under capture."""
 
-    def __init__(self, family: Family, place: Place, manager: AbstractContextManager[Dump]) -> None:
+    def __init__(self, family: Family, place: RankAssignment, manager: AbstractContextManager[Dump]) -> None:
         self._family = family
         self._place = place
         self._manager = manager
@@ -362,7 +362,7 @@ def _begin_child(family: Family, framework: str) -> None:
     adapter = adapter_of(framework)
     launched = os.environ.get("RANK", "")
     rank = int(launched) if launched.isdecimal() and launched != facts["launched_as"] else None
-    place = Place(family, adapter, rank, known=rank is not None, is_first=False)
+    place = RankAssignment(family, adapter, rank, known=rank is not None, is_first=False)
     options = Settings(
         rank_id=place.rank,
         eager=bool(facts["eager"]),

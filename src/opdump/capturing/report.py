@@ -11,13 +11,13 @@ from pathlib import Path
 from opdump import amounts
 from opdump.amounts import html_facts, repr_of
 from opdump.capturing.children import ChildReport, Family
-from opdump.capturing.children.place import failure_of, warnings_of, warnings_of_starts
-from opdump.checks.histories import Checked
+from opdump.capturing.children.rank_assignment import failure_of, warnings_of, warnings_of_starts
+from opdump.checks.nonfinite_lineage import Checked
 from opdump.degradation import Degradation, told
 from opdump.errors import IncompleteCaptureError
 from opdump.plan import DumpPlan
 from opdump.recorder import GAPS, Nothing
-from opdump.recorder.circumstances import Circumstances, why_nothing
+from opdump.recorder.program_facts import ProgramFacts, explain_empty_capture
 from opdump.verdict import Verdict
 
 _LOG = logging.getLogger("opdump")
@@ -147,7 +147,7 @@ def report_of_children(plan: DumpPlan, family: Family, unfollowed: Mapping[str, 
     if not found and not unfollowed:
         return None
     unseen = sum(unfollowed.values()) + sum(child.end == "not captured" for child in found)
-    nothing = why_nothing(plan, Circumstances(in_children=unseen), executed=0, skipped={})
+    nothing = explain_empty_capture(plan, ProgramFacts(in_children=unseen), executed=0, skipped={})
     return CaptureReport(
         path=plan.path,
         rank_id=int(family.facts["rank"]),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from opdump.checks.consequences import (
+from opdump.checks.expected_values import (
     PARAMETER,
     PROGRAMS_OWN,
     Consequences,
@@ -20,7 +20,7 @@ from opdump.checks.consequences import (
     is_lowest,
     is_root_input,
 )
-from opdump.checks.histories import Histories
+from opdump.checks.nonfinite_lineage import Histories
 from opdump.checks.not_finite import has_only_finite_arguments, written
 from opdump.checks.operator_classes import class_of, takes_out
 from opdump.checks.tensor_checks import CheckName, Finding, TensorStats, Thresholds

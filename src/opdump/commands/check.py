@@ -19,8 +19,8 @@ from opdump.interpreter.late_imports import imported_for_good
 
 if TYPE_CHECKING:
     from opdump.catalog.catalog import Catalog
-    from opdump.checks.histories import Checked
-    from opdump.configs.shared.focused_config import SecondDialect
+    from opdump.checks.nonfinite_lineage import Checked
+    from opdump.configs.shared.drilldown import SecondDialect
     from opdump.reports.formats import ReportFormat
 
 EXIT_FOUND = 1
@@ -165,7 +165,7 @@ def _tell_unfinished(catalog: Catalog, rank: int | None) -> None:
 
 
 def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect | None, directory: str | None) -> None:
-    from opdump.configs.shared.focused_config import Suspect, focused_config
+    from opdump.configs.shared.drilldown import SelectedOperator, drilldown_config
     from opdump.errors import ConfigError
     from opdump.reports.findings import dump_path, first_config
 
@@ -177,9 +177,9 @@ def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect
     # An operator that only passes values on explains nothing; the source of its input does.
     found = [each for each in checked.findings if each.op_name]
     suspicious = [each for each in found if not each.inherited] or found
-    suspects = [Suspect(each.op_name, each.net_name, each.step) for each in suspicious]
+    suspects = [SelectedOperator(each.op_name, each.net_name, each.step) for each in suspicious]
     chosen = dialect or _dialect_of(catalog, file)
-    text = focused_config(
+    text = drilldown_config(
         chosen,
         suspects,
         path=directory or dump_path(catalog),

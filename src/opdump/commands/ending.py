@@ -86,7 +86,7 @@ def print_error(error: BaseException, hook: ExceptHook) -> None:
 # Pools of `concurrent.futures` and joblib, and processes that were not joined, continue after the last line of a program.
 
 
-class LastWord:
+class ExitReport:
     """Prints the report of a capture after everything else in this process has ended.
 
     Create it before the program is loaded: handlers registered first are called last, after multiprocessing has waited for its

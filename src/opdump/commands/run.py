@@ -28,7 +28,7 @@ import click
 from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK
 from opdump.commands.ending import (
     COMPLETE,
-    LastWord,
+    ExitReport,
     load_reports,
     print_error,
     print_reports,
@@ -190,7 +190,7 @@ def run(
 ) -> NoReturn:
     """Run SCRIPT with ARGUMENTS and record the inputs and outputs of its operators."""
     options = RunOptions(**asked)
-    last_word = LastWord()
+    exit_report = ExitReport()
     from opdump.tensorflow.scripts import facts_of_program, prepared_for
 
     program = _load(script, arguments, as_module=as_module)
@@ -211,7 +211,7 @@ def run(
         options = replace(options, framework=facts.framework)
     with prepared_for(facts):
         is_new = file is None and options.path is None and plan.mode.files_selected
-        sys.exit(run_under_capture(program, plan, last_word, rank=rank, options=options, is_new=is_new))
+        sys.exit(run_under_capture(program, plan, exit_report, rank=rank, options=options, is_new=is_new))
 
 
 def _tell_slow_kernels() -> None:
@@ -239,7 +239,7 @@ def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Progra
 
 
 def run_under_capture(
-    program: Program, plan: DumpPlan, last_word: LastWord, *, rank: int | None, options: RunOptions, is_new: bool
+    program: Program, plan: DumpPlan, exit_report: ExitReport, *, rank: int | None, options: RunOptions, is_new: bool
 ) -> int | str | None:
     """Run the program under capture; returns the argument for `sys.exit`. `is_new`: the dump directory was created for this run."""
     from opdump.capturing.capture import capture
@@ -262,7 +262,7 @@ def run_under_capture(
         dump.when_replaced, dump.when_ended, dump.may_wait = replaced, told_elsewhere, True
         outcome.execute(program)
     if dumps and dumps[0].awaits_children:
-        last_word.leave_to_it(
+        exit_report.leave_to_it(
             lambda: tell_at_last(dumps[0], rank=rank, as_json=options.as_json, strict=options.strict),
             ended_well=not outcome.result,
         )

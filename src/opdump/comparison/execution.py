@@ -230,7 +230,7 @@ class Constants:
 
 
 @dataclass(slots=True)
-class Leaves:
+class StepInputs:
     """The initial values of an execution: the first by storage, later ones only if they differ."""
 
     run: Execution

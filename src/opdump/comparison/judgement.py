@@ -29,7 +29,7 @@ from opdump.comparison.arguments import told_choices
 from opdump.comparison.by_bounds import Bounded, is_bounded, judge_by_bounds
 from opdump.comparison.by_statistics import StatisticsComparison, have_same_phases
 from opdump.comparison.causes import proven_first
-from opdump.comparison.ends import leave_as_finite, not_finite
+from opdump.comparison.end_state import leave_as_finite, not_finite
 from opdump.comparison.integrity import holds_elements, initial_draws
 from opdump.comparison.kernel_accuracy import JudgedGraphs, judge_graphs, opaque_suspects
 from opdump.comparison.lost_values import StepValues
@@ -45,8 +45,8 @@ from opdump.comparison.pairs import (
     matches_of,
     outputs_of,
 )
+from opdump.comparison.reference_replay import ReferenceReplay
 from opdump.comparison.result import Neighbour, window
-from opdump.comparison.sweep import ReferenceReplay
 from opdump.comparison.trace import Trace, are_unrelated_programs, nearest_names, only, with_makers
 from opdump.comparison.unexplained import Spread, agree, unexplained, unexplained_by_statistics
 from opdump.plan.selection import KernelPattern
@@ -299,7 +299,7 @@ class _RankJudge:
         if not found.suspects:
             found.suspects = not_finite(a, b, alignment)
         if not found.suspects:
-            left = unexplained(a, b, alignment, spread or step.rehearsal.spread, graphs)
+            left = unexplained(a, b, alignment, spread or step.float64_check.spread, graphs)
             found.suspects = (step.found.permuted or left) if left else []
         _add_graphs(found, graphs)
         _add_new(found.without_effect, step.found.without_effect)

@@ -389,7 +389,7 @@ class _Graphs:
         self._compare(found, by_record)
         if len(by_record) == len(self.places):
             return found
-        own, theirs = self._run(Execution(self.plain), None), self._run(Execution(self.plain), _Leaves(self.other))
+        own, theirs = self._run(Execution(self.plain), None), self._run(Execution(self.plain), _StepInputs(self.other))
         off: dict[int, list[tuple[float, float]]] = {}
         for graph, place in self.places.items():
             if place not in own.exact or place not in theirs.exact:
@@ -498,7 +498,7 @@ class _Graphs:
     def _record(self, place: Place) -> TensorRecord:
         return self.plain.nodes[place[0]].outputs[place[1]]
 
-    def _run(self, run: Execution, leaves: _Leaves | None) -> _Run:
+    def _run(self, run: Execution, leaves: _StepInputs | None) -> _Run:
         """Run the plain program on its own values, or on those of the other run. Operators that both runs have pass on their recorded outputs."""
         found = _Run()
         unknown: set[int] = set()
@@ -539,7 +539,7 @@ class _Graphs:
                 found.summands[place] = absolute.outputs[place[1]]
 
     def _inputs(
-        self, run: Execution, node: Node, leaves: _Leaves | None, unknown: set[int]
+        self, run: Execution, node: Node, leaves: _StepInputs | None, unknown: set[int]
     ) -> tuple[dict[int, Array], bool]:
         values: dict[int, Array] = {}
         is_known = True
@@ -654,7 +654,7 @@ def _is_like(one: TensorRecord, other: TensorRecord) -> bool:
     return one.dtype == other.dtype and np.prod(one.shape, dtype=int) == np.prod(other.shape, dtype=int)
 
 
-class _Leaves:
+class _StepInputs:
     """The tensors that no operator of a run made. They are found by the name of a parameter, or else by their elements."""
 
     def __init__(self, trace: Trace) -> None:

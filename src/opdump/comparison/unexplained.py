@@ -31,7 +31,7 @@ from opdump.comparison.differences import (
     same_statistics,
     unshaped_difference,
 )
-from opdump.comparison.ends import gradients, read_as_number
+from opdump.comparison.end_state import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
 from opdump.comparison.kernel_accuracy import JudgedGraphs
 from opdump.comparison.nodes import Kind, Node, Suspect, may_leave_results, storages_of

@@ -146,7 +146,7 @@ _FileKey = tuple[Path, int, int]
 """A path and the identity of its file: device and inode."""
 
 
-class Idle:
+class ConnectionCache:
     """Keeps the last connection for the next use of the same file, because opening one takes longer than most reads, and than writing a step.
 
     It holds no lock of the file meanwhile, so it blocks neither a running capture nor a reader. There is one for all files and threads, because a
@@ -207,7 +207,7 @@ class _Turns:
 TURNS: Final = _Turns()
 """For all indexes of this process."""
 os.register_at_fork(after_in_child=TURNS.begin_anew)
-_IDLE: Final = Idle()
+_IDLE: Final = ConnectionCache()
 os.register_at_fork(before=_IDLE.close)  # a child must neither use nor close connections of SQLite
 atexit.register(_IDLE.close)
 
@@ -391,7 +391,7 @@ def address_of(path: Path, mode: str) -> str:
 
 
 def key_of(path: Path) -> _FileKey:
-    """Return the key by which `Idle` keeps a connection."""
+    """Return the key by which `ConnectionCache` keeps a connection."""
     found = path.stat()
     return path, found.st_dev, found.st_ino
 

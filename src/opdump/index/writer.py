@@ -44,7 +44,7 @@ from opdump.index.opening import (
     TABLES,
     TURNS,
     VIEWS,
-    Idle,
+    ConnectionCache,
     address_of,
     check_files,
     check_schema,
@@ -497,7 +497,7 @@ _MOST_PAGES: Final = 2**30
 _KEPT_PAGES: Final = 2
 """Pages reserved for the last rows of a run: which limit was reached, and the end of the run."""
 
-_IDLE: Final = Idle()
+_IDLE: Final = ConnectionCache()
 os.register_at_fork(before=_IDLE.close)  # a child must neither use nor close connections of SQLite
 atexit.register(_IDLE.close)
 

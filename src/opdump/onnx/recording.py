@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from opdump.capturing.children.place import rank_of
+from opdump.capturing.children.rank_assignment import rank_of
 from opdump.capturing.dump import Recording
 from opdump.capturing.processes import STATE
 from opdump.capturing.report import CaptureReport, log_report

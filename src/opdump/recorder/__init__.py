@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from opdump.plan import DumpPlan
 from opdump.recorder.capture_errors import failure_text, isolated_as_a_whole, isolated_from_program
-from opdump.recorder.circumstances import GAPS, Nothing
 from opdump.recorder.operator_recorder import (
     DataOverflowDetector,
     FailureRecorder,
@@ -22,6 +21,7 @@ from opdump.recorder.operator_recorder import (
     OverflowRecorder,
     WatchRecorder,
 )
+from opdump.recorder.program_facts import GAPS, Nothing
 from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import Elements, Live, LiveTensor, Reader, TensorSnapshot
 from opdump.recorder.writers import StepWriter, SupportsMetadata, SupportsOperatorFiles, SupportsTensorFiles

@@ -7,8 +7,8 @@ from typing import Final
 
 from opdump.plan import DumpPlan
 from opdump.recorder.bounds import Bounds
-from opdump.recorder.circumstances import Tally
 from opdump.recorder.live_checks import LiveChecks, Lookout
+from opdump.recorder.program_facts import Tally
 from opdump.recorder.snapshots import TensorSnapshot
 from opdump.recorder.step_parts import EndedStep, Ring, all_ops, count_tensors, merged
 from opdump.recorder.writers import StepWriter, SupportsConstants, SupportsKernelArgs, SupportsTensorFiles

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from opdump.checks import Checks, Thresholds
-from opdump.checks.histories import Checked, Histories
+from opdump.checks.nonfinite_lineage import Checked, Histories
 from opdump.checks.not_finite import PARAMETER, ObservedTensor, Origins, Update, has_nan, is_update, not_finite, written
 from opdump.checks.operator_classes import writes_variable
 from opdump.checks.tensor_checks import TensorStats, stats_of, stats_of_summary

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from opdump.checks.histories import Checked
+from opdump.checks.nonfinite_lineage import Checked
 from opdump.errors import OpdumpError
 from opdump.graph import Graph, GraphValue
 from opdump.interpreter.critical_sections import no_garbage_collection, not_interrupted
@@ -33,9 +33,9 @@ from opdump.recorder.capture_errors import (
     stops_capture_on_error,
     traceback_of,
 )
-from opdump.recorder.circumstances import Circumstances, Nothing, Tally, unmatched_kernels, why_nothing
 from opdump.recorder.filing import StepFiling
 from opdump.recorder.live_checks import LiveChecks, LossSpikes
+from opdump.recorder.program_facts import Nothing, ProgramFacts, Tally, explain_empty_capture, unmatched_kernels
 from opdump.recorder.snapshots import (
     Live,
     LiveTensor,
@@ -59,7 +59,7 @@ from opdump.recorder.step_parts import (
     records_of_step,
     steps_of,
 )
-from opdump.recorder.writers import GrowingGraphs, StepWriter, SupportsHistory, guarded
+from opdump.recorder.writers import GrowingGraphs, StepWriter, SupportsHistory, with_error_handler
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics
 from opdump.step_columns import BlockRun, OperatorSequence, Singles
@@ -85,7 +85,7 @@ class Recorder:
         self.is_deferring = False
         self.matched_kernels: set[str] = set()
         """Entries of the plan's `kernels` that matched an operator."""
-        self.circumstances = Circumstances()
+        self.circumstances = ProgramFacts()
         """What an adapter knows about the program, to explain an empty capture."""
         self.names_seen: dict[str, str] = {}
         """Operators that were seen, and their types."""
@@ -104,7 +104,7 @@ class Recorder:
         self.bounds: Final = Bounds(plan, self.clock)
         self._checks = None if plan.checks is None else LiveChecks(plan, reader)
         self.writer: Final = writer
-        self._writer = writer = guarded(writer, self._failed)
+        self._writer = writer = with_error_handler(writer, self._failed)
         self.bounds.reader, self.bounds.writer = reader, writer
         self._graphs = GrowingGraphs(writer)
         self.graph: Final = self._graphs.of
@@ -436,7 +436,7 @@ class Recorder:
             return None
         if self.plan.selection == "kernels" and not self.matched_kernels and tally.executed:
             around.chose_nothing = "names"
-        return why_nothing(self.plan, around, executed=tally.executed, skipped=tally.skipped)
+        return explain_empty_capture(self.plan, around, executed=tally.executed, skipped=tally.skipped)
 
     def stopped(self, error: Exception) -> None:
         """Handle an error that stopped the capture and is no failure of the program."""

@@ -152,7 +152,7 @@ class _Guard:
     """Has the methods of the writer as instance attributes, so that it offers the same optional methods as the writer."""
 
 
-def guarded(writer: StepWriter, failed: Callable[[Exception], None]) -> StepWriter:
+def with_error_handler(writer: StepWriter, failed: Callable[[Exception], None]) -> StepWriter:
     """Return a wrapper of `writer` that passes each exception to `failed`. `failed` may raise it again; otherwise the call returns an empty result.
 
     An interrupt (Ctrl-C) passes through.

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.checks import CHECKS, Checks, Finding, Thresholds
-from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, Known
-from opdump.checks.histories import Checked, Histories, History, Place
+from opdump.checks.expected_values import PARAMETER, PROGRAMS_OWN, Consequences, Known
+from opdump.checks.nonfinite_lineage import Checked, Histories, History, SeenOperator
 from opdump.checks.not_finite import written
 from opdump.checks.tensor_checks import INTEGERS, LARGEST, TensorStats, stats_of, stats_of_summary
 from opdump.checks.watchpoints import Measured, WatchHit, Watchpoint, WatchpointChecker, in_order_of_time
@@ -41,7 +41,7 @@ from opdump.reports.table import Column, Printer, printable
 
 if TYPE_CHECKING:
     from opdump.catalog.catalog import Execution
-    from opdump.checks.histories import Checked
+    from opdump.checks.nonfinite_lineage import Checked
 
 
 def check_dump(
@@ -473,7 +473,7 @@ def _lines(history: History) -> Iterator[str]:
     if history.passed_on:
         last = f", up to step {history.last_step}" if history.last_step > history.first_step else ""
         yield f"passed on by {amounts.count(history.passed_on, 'operator')}, in {', '.join(history.phases)}{last}"
-    killed: dict[str, list[Place]] = {}
+    killed: dict[str, list[SeenOperator]] = {}
     for place in history.killed:
         killed.setdefault(place.op_name, []).append(place)
     for places in list(killed.values())[:_MOST_NAMED]:
@@ -487,7 +487,7 @@ def _lines(history: History) -> Iterator[str]:
         yield f"kept    step {min(history.parameters.values())}  in {named}{more}: later steps read it"
 
 
-def _told(place: Place, *later: Place) -> str:
+def _told(place: SeenOperator, *later: SeenOperator) -> str:
     at = f" at {printable(os.path.basename(place.source))}" if place.source else ""
     name = "/".join(place.op_name.split("/")[-2:])
     steps = amounts.steps([place.step, *(each.step for each in later)])

@@ -15,7 +15,7 @@ from opdump.extensions import Registry
 
 if TYPE_CHECKING:
     from opdump.catalog.catalog import Catalog
-    from opdump.checks.histories import Checked
+    from opdump.checks.nonfinite_lineage import Checked
     from opdump.conversion.overflow import OverflowSearch
     from opdump.index.runs import RunChoice
     from opdump.reports.computational_graph import GraphSearch

@@ -14,7 +14,7 @@ from opdump import amounts
 from opdump.call_stacks import told_lines
 from opdump.catalog.catalog import Catalog, Execution, Run
 from opdump.catalog.query import has_finding, kind_of
-from opdump.checks.consequences import is_root_input
+from opdump.checks.expected_values import is_root_input
 from opdump.checks.not_finite import PARAMETER, Origins, Update, is_update, not_finite
 from opdump.degradation import told
 from opdump.errors import OpdumpError

@@ -15,7 +15,7 @@ from jax import lax
 import opdump
 from opdump.adapters.host import ChosenTensors, NumpyReader
 from opdump.adapters.jax import twin as twins
-from opdump.adapters.jax.flat import Place, bytes_made, flattened
+from opdump.adapters.jax.flat import JaxprPosition, bytes_made, flattened
 from opdump.catalog.catalog import open_dump
 from opdump.recorder import Recorder
 from opdump.records import record_of
@@ -102,7 +102,7 @@ def test_a_training_in_columns_equals_one_operator_by_operator(name: str, tmp_pa
 @pytest.mark.parametrize("name", ["resnet", "recurrent"])
 def test_a_training_in_pieces(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     program, step, given = steps_of(name)
-    flat = flattened(jax.jit(step).trace(*given).jaxpr.jaxpr, Place())
+    flat = flattened(jax.jit(step).trace(*given).jaxpr.jaxpr, JaxprPosition())
     monkeypatch.setattr(twins, "MOST_BYTES", sum(bytes_made(each.equation) for each in flat.steps) // 4)
     _, taken, ahead = assert_same(program, tmp_path, monkeypatch)
     assert taken >= 4 * STEPS

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from opdump.adapters.jax import twin as twins
-from opdump.adapters.jax.flat import Place, bytes_made, flattened
+from opdump.adapters.jax.flat import JaxprPosition, bytes_made, flattened
 from tests.jax.capture.recording import Recording, bits, recorded
 from tests.jax.capture.test_constructs import TABLE
 from tests.jax.capture.trainings import TRAININGS
@@ -57,7 +57,7 @@ def twice(monkeypatch: pytest.MonkeyPatch, most_bytes: int, function: Any, *give
 @pytest.mark.parametrize("name", TRAININGS)
 def test_a_training_in_pieces_leaves_the_same_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     step, state, batch = TRAININGS[name]()
-    flat = flattened(jax.jit(step).trace(state, *batch).jaxpr.jaxpr, Place())
+    flat = flattened(jax.jit(step).trace(state, *batch).jaxpr.jaxpr, JaxprPosition())
     most_bytes = sum(bytes_made(each.equation) for each in flat.steps) // PIECES
     whole, parted, count = twice(monkeypatch, most_bytes, step, state, *batch)
     assert count >= PIECES
@@ -90,7 +90,7 @@ def test_a_construct_in_pieces_leaves_the_same_operators(name: str, monkeypatch:
 def test_few_values_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     step, state, batch = TRAININGS["resnet"]()
     function = jax.jit(step)
-    flat = flattened(function.trace(state, *batch).jaxpr.jaxpr, Place())
+    flat = flattened(function.trace(state, *batch).jaxpr.jaxpr, JaxprPosition())
     largest = max(bytes_made(each.equation) for each in flat.steps)
     total = sum(bytes_made(each.equation) for each in flat.steps)
     bound = total // 20

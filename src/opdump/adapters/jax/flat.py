@@ -44,15 +44,17 @@ Read: TypeAlias = "int | Literal"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JaxprPosition:
     """The position of a jaxpr: its path, the name stacks around it, and the lines that replace its own if it belongs to a library."""
 
     path: tuple[object, ...] = ()
     stack: str = ""
     called_at: Sequence[Frame] = ()
 
-    def within(self, step: object, stack: str, scope: str, called_at: Sequence[Frame] | None = None) -> Place:
-        return Place((*self.path, step), joined(stack, scope), self.called_at if called_at is None else called_at)
+    def within(self, step: object, stack: str, scope: str, called_at: Sequence[Frame] | None = None) -> JaxprPosition:
+        return JaxprPosition(
+            (*self.path, step), joined(stack, scope), self.called_at if called_at is None else called_at
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Step:
     """An equation, and its `number` in its jaxpr."""
 
     equation: Any
-    place: Place
+    place: JaxprPosition
     number: int
     reads: Sequence[Read]
     writes: Sequence[int]
@@ -124,12 +126,12 @@ class Piece:
     ends: Sequence[int]
 
 
-def flattened(jaxpr: Any, place: Place) -> Flat:
+def flattened(jaxpr: Any, place: JaxprPosition) -> Flat:
     numbers = itertools.count()
     steps: list[Step] = []
     own: dict[int, Any] = {}
 
-    def walk(jaxpr: Any, known: dict[Any, Read], place: Place) -> list[Read]:
+    def walk(jaxpr: Any, known: dict[Any, Read], place: JaxprPosition) -> list[Read]:
         def read(atom: Any) -> Read:
             return atom if isinstance(atom, Literal) else known[atom]
 
@@ -158,7 +160,7 @@ def flattened(jaxpr: Any, place: Place) -> Flat:
     return Flat(steps, constants, arguments, own, results)
 
 
-def _inside(equation: Any, called: Any, place: Place, number: int) -> Place:
+def _inside(equation: Any, called: Any, place: JaxprPosition, number: int) -> JaxprPosition:
     name = equation.primitive.name
     scope = f"jit({equation.params.get('name', '')})" if name in ("jit", "pjit") else ""
     source = file_of_function(getattr(called.debug_info, "func_src_info", "") or "")

@@ -22,7 +22,16 @@ from jax._src import config as jax_config
 
 from opdump.adapters.graph_runtime import GraphRun
 from opdump.adapters.host import ChosenTensors, HostTensor
-from opdump.adapters.jax.flat import Made, Piece, Place, Taps, flattened, is_reference, new_reference, references_of
+from opdump.adapters.jax.flat import (
+    JaxprPosition,
+    Made,
+    Piece,
+    Taps,
+    flattened,
+    is_reference,
+    new_reference,
+    references_of,
+)
 from opdump.adapters.jax.host import (
     Arguments,
     Facts,
@@ -152,7 +161,7 @@ class Twin:
         """`sources` are the sources of the arguments; `host_call` returns the results of an equation that calls the host."""
         self._host_call = host_call
         self.constants: Sequence[Any] = closed.consts
-        self._flat = flattened(closed.jaxpr, Place())
+        self._flat = flattened(closed.jaxpr, JaxprPosition())
         self._refs = {
             number for number, aval in zip(self._flat.arguments, closed.in_avals, strict=True) if is_reference(aval)
         }

@@ -27,9 +27,9 @@ from jax import lax
 from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.jax.flat import (
     LITERAL,
+    JaxprPosition,
     Made,
     Piece,
-    Place,
     Read,
     Step,
     Taps,
@@ -107,7 +107,7 @@ class Walk:
         return known
 
     def _equation(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: JaxprPosition, number: int
     ) -> list[Made]:
         name = equation.primitive.name
         if name in HOST_CALLS and name not in WITH_RESULTS:
@@ -124,7 +124,7 @@ class Walk:
         return self._operator(equation, given, taps, level, place, number)
 
     def _operator(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: JaxprPosition, number: int
     ) -> list[Made]:
         name, values = equation.primitive.name, [made.value for made in given]
         results = self._host_call(equation) if name in WITH_RESULTS else _bind(equation, values)
@@ -141,7 +141,7 @@ class Walk:
         results: Sequence[Any],
         taps: Taps,
         level: Level,
-        place: Place,
+        place: JaxprPosition,
         number: int,
     ) -> list[Made]:
         operator, hlo_name, after = self._named(equation, given, place, number)
@@ -157,7 +157,7 @@ class Walk:
         return made
 
     def _named(
-        self, equation: Any, given: Sequence[Made], place: Place, number: int
+        self, equation: Any, given: Sequence[Made], place: JaxprPosition, number: int
     ) -> tuple[NamedOperator, str, bool]:
         """The operator of an equation, its name in a compiled program, and whether its values depend on the backward pass."""
         stack = joined(place.stack, stack_text(equation.source_info.name_stack))
@@ -183,7 +183,7 @@ class Walk:
     # Bodies. Each returns its taps as additional results, which become taps of the level around it.
 
     def _scan(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: JaxprPosition, number: int
     ) -> list[Made]:
         parameters = equation.params
         body, length, reverse = parameters["jaxpr"], parameters["length"], parameters["reverse"]
@@ -218,7 +218,7 @@ class Walk:
         return self._results(equation, given, [*carried, *stacked], taps, level, place, number)
 
     def _while(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: JaxprPosition, number: int
     ) -> list[Made]:
         parameters = equation.params
         condition, body = parameters["cond_jaxpr"], parameters["body_jaxpr"]
@@ -280,7 +280,7 @@ class Walk:
         return self._results(equation, given, carried, taps, level, place, number)
 
     def _cond(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: JaxprPosition, number: int
     ) -> list[Made]:
         branches = equation.params["branches"]
         stack = joined(place.stack, stack_text(equation.source_info.name_stack))
@@ -313,7 +313,7 @@ class Walk:
         return self._results(equation, given, results, taps, level, place, number)
 
     def _shard_map(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: JaxprPosition, number: int
     ) -> list[Made]:
         parameters = equation.params
         mesh, checks = parameters["mesh"], parameters.get("check_vma", True)
@@ -349,12 +349,20 @@ class Walk:
         """A constant that a jaxpr closes over."""
         return Made(self._references.get(id(value), value), "", taps, None)
 
-    def _closed(self, closed: Any, entered: Sequence[Made], taps: Taps, level: Level, place: Place) -> list[Made]:
+    def _closed(
+        self, closed: Any, entered: Sequence[Made], taps: Taps, level: Level, place: JaxprPosition
+    ) -> list[Made]:
         constants = [self._constant(value, taps) for value in closed.consts]
         return self._jaxpr(closed.jaxpr, constants, entered, taps, level, place)
 
     def _jaxpr(
-        self, jaxpr: Any, constants: Sequence[Made], entered: Sequence[Made], taps: Taps, level: Level, place: Place
+        self,
+        jaxpr: Any,
+        constants: Sequence[Made],
+        entered: Sequence[Made],
+        taps: Taps,
+        level: Level,
+        place: JaxprPosition,
     ) -> list[Made]:
         flat = flattened(jaxpr, place)
         given = dict(zip(flat.constants, constants, strict=True)) | dict(zip(flat.arguments, entered, strict=True))
@@ -368,7 +376,7 @@ class Walk:
         values: Sequence[Any],
         taps: Taps,
         level: Level,
-        place: Place,
+        place: JaxprPosition,
         number: int,
     ) -> list[Made]:
         """The results of an equation with a body. The equation is listed too, as control flow."""

@@ -27,8 +27,8 @@ from opdump.index.payload import FilePayload
 from opdump.layouts.mindspore_sync.files import (
     MAPPING_NAME,
     FoundFile,
-    Place,
     PlaceFiles,
+    TensorDirectory,
     dtype_of_token,
     find_places,
     list_files,
@@ -62,7 +62,7 @@ class Program:
 class Execution:
     """An execution of a graph. `tensors` are those of all operators; `"unreadable"` replaces one that cannot be read."""
 
-    place: Place
+    place: TensorDirectory
     program: Program
     tensors: Sequence[HostTensor | str]
 
@@ -169,14 +169,14 @@ class Executions:
         """A directory could not be removed: look at it again. What remains is removed when the process ends."""
         self._retired.discard(os.path.relpath(directory or self._root, self._root))
 
-    def _program(self, place: Place, files: PlaceFiles) -> Program:
+    def _program(self, place: TensorDirectory, files: PlaceFiles) -> Program:
         key = (place.net_name, place.graph_id, tuple(_without_stamps(files)))
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._read_program(place, files)
         return program
 
-    def _read_program(self, place: Place, files: PlaceFiles) -> Program:
+    def _read_program(self, place: TensorDirectory, files: PlaceFiles) -> Program:
         found = records_of_place(self._root, self._rank_id, place, files, self.tree.true_names(place.graph_id), {})
         self.problems.extend(found.problems)
         places = {file.relative: number for number, file in enumerate(files.tensors)}

@@ -30,6 +30,7 @@ from opdump.adapters.torch.device import Accelerators
 from opdump.adapters.torch.dispatch import CaptureMode
 from opdump.adapters.torch.distributed import FutureCallbacks, RpcCalls, worker_number
 from opdump.adapters.torch.failures import FunctionFailures
+from opdump.adapters.torch.isolation import HigherRecursionLimit, hidden_from_torch_modes, never_seen, no_active_modes
 from opdump.adapters.torch.memory import PLAIN_CLASSES
 from opdump.adapters.torch.mode_stack import InferenceBlocks, Loading, put_on, recording_here, take_off
 from opdump.adapters.torch.names_by_release import is_lost, reason_of, reasons
@@ -39,7 +40,6 @@ from opdump.adapters.torch.reader import TensorReader
 from opdump.adapters.torch.schemas import nested_tensors
 from opdump.adapters.torch.scopes import DumpSelection, RootScopes, class_name, is_network, unwrapped
 from opdump.adapters.torch.training import TrainingListener, TrainingObserver
-from opdump.adapters.torch.unseen import HigherRecursionLimit, apart, never_seen, unseen
 from opdump.errors import CaptureStateError
 from opdump.interpreter.critical_sections import not_interrupted
 from opdump.plan import DumpPlan
@@ -207,7 +207,7 @@ class _Capture(TrainingListener):
             part.detach()
         self._switch(False)
         self._mode.closed = True
-        with unseen():
+        with hidden_from_torch_modes():
             self._close()
         self._mode.close()
         self._recursion_limit.restore()
@@ -351,7 +351,7 @@ class _Capture(TrainingListener):
         assert self._recorder.losses is not None
         for root in roots:
             if root.__class__ in PLAIN_CLASSES and root.numel() == 1 and root.is_floating_point():
-                with apart():  # waits for the device, so `loss-spike` is not a default trigger
+                with no_active_modes():  # waits for the device, so `loss-spike` is not a default trigger
                     self._recorder.losses.note(float(root.detach()))
 
     @never_seen

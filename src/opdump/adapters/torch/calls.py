@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.torch.dispatch import CaptureMode
 from opdump.adapters.torch.failures import records_failures, was_recorded
+from opdump.adapters.torch.isolation import hidden_from_torch_modes, never_compile
 from opdump.adapters.torch.mode_stack import Loading, recording_here
 from opdump.adapters.torch.names_by_release import is_lost
 from opdump.adapters.torch.private_names import (
@@ -43,7 +44,6 @@ from opdump.adapters.torch.private_names import (
     wrappers_of_compiled,
 )
 from opdump.adapters.torch.schemas import nested_tensors
-from opdump.adapters.torch.unseen import never_compile, unseen
 from opdump.graph import PARAMETER_PREFIX
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import OpRecord
@@ -193,7 +193,7 @@ class CallMode(TorchFunctionMode):
         try:
             result = call()
         except BaseException as error:
-            with without_modes(), unseen():
+            with without_modes(), hidden_from_torch_modes():
                 if isinstance(error, Exception):
                     recorder.failed_op(op, error, ())
                 else:
@@ -213,7 +213,7 @@ class CallMode(TorchFunctionMode):
         kwargs: Mapping[str, Any],
         module: nn.Module | None,
     ) -> OpRecord:
-        with without_modes(), unseen():
+        with without_modes(), hidden_from_torch_modes():
             op = self._mode.naming.name_call(op_type, op_name, args, kwargs)
             if not op.skip:
                 held = () if module is None else (*module.named_parameters(), *module.named_buffers())
@@ -223,7 +223,7 @@ class CallMode(TorchFunctionMode):
 
     @isolated_from_program
     def _returned(self, op: OpRecord, launched: int, returned: tuple[Any, ...]) -> None:
-        with without_modes(), unseen():
+        with without_modes(), hidden_from_torch_modes():
             if op.skip or getattr(self._mode.launched, "count", 0) == launched:
                 self._recorder.abandoned_op(op)  # the call ran no kernel
             else:

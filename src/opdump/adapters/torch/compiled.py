@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 from opdump.adapters.replacements import Replacements
+from opdump.adapters.torch.isolation import never_compile, never_compile_package
 from opdump.adapters.torch.mode_stack import (
     Loading,
     RecordingMode,
@@ -67,7 +68,6 @@ from opdump.adapters.torch.private_names import (
     version_of,
     wrappers_of_compiled,
 )
-from opdump.adapters.torch.unseen import never_compile, never_compile_package
 from opdump.interpreter.frames import PACKAGE
 
 # Suspends recording during tracing and export.

@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 from opdump.adapters.torch.dispatch import CaptureMode
+from opdump.adapters.torch.isolation import hidden_from_torch_modes
 from opdump.adapters.torch.mode_stack import suspended
 from opdump.adapters.torch.names_by_release import is_lost
 from opdump.adapters.torch.private_names import (
@@ -55,7 +56,6 @@ from opdump.adapters.torch.private_names import (
     saved_tensor_hooks,
 )
 from opdump.adapters.torch.schemas import kind_of
-from opdump.adapters.torch.unseen import unseen
 
 # The operators that a dispatch mode changes, and why.
 
@@ -326,7 +326,7 @@ class ExactOperators:
         def kernel(keyset: _KeySet, *args: Any, **kwargs: Any) -> Any:
             if self._is_on():
                 with suspended():
-                    with unseen():
+                    with hidden_from_torch_modes():
                         anyway = _dispatches_anyway((*args, *kwargs.values()), composite=composite)
                     if not anyway:
                         plain = keyset.remove(KEY_OF_THREADS_WITH_MODES).remove(KEY_OF_MODES)
@@ -344,7 +344,7 @@ class ExactOperators:
 
         def kernel(keyset: _KeySet, left: torch.Tensor, right: torch.Tensor) -> Any:
             # Every matmul comes here. Only these shapes fold under a mode but not without one.
-            with unseen():
+            with hidden_from_torch_modes():
                 folds = right.dim() == 3 and left.dim() == 3 and right.size(0) == 1 and not right.requires_grad
             if folds:
                 return exact(keyset, left, right)
@@ -358,7 +358,7 @@ class ExactOperators:
         def kernel(keyset: _KeySet, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             # `linear` folds a non-contiguous batch if the weight requires a gradient. Under a mode in inference mode, it runs below
             # autograd, where its view of the weight requires none.
-            with unseen():
+            with hidden_from_torch_modes():
                 asks = torch.is_inference_mode_enabled() and weight.requires_grad and not x.is_contiguous()
             if asks:
                 return exact(keyset, x, weight, *args, **kwargs)
@@ -371,7 +371,7 @@ class ExactOperators:
 
         def kernel(keyset: _KeySet, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             # Without a gradient it has its own kernel; under a mode it runs max_pool2d, whose result is a view.
-            with unseen():
+            with hidden_from_torch_modes():
                 differentiates = x.requires_grad and torch.is_grad_enabled()
             if not differentiates:
                 return exact(keyset, x, *args, **kwargs)
@@ -400,7 +400,7 @@ class ExactOperators:
                 result = run(keyset, *args, **kwargs)
             # All results of an operator share one node.
             first = result if isinstance(result, torch.Tensor) else result[0]
-            with unseen():
+            with hidden_from_torch_modes():
                 if torch.is_grad_enabled() and first.requires_grad and self._is_on():
                     self._guard(first)
             return result
@@ -436,7 +436,7 @@ class ExactOperators:
             if not self._mode.recording:
                 return
             inputs: dict[str, Any] = {"grad": gradients[0]} if len(gradients) == 1 else {"grads": gradients}
-            with suspended(), unseen():
+            with suspended(), hidden_from_torch_modes():
                 if saves_plainly and current is not None:
                     inputs.update(_saved(current))
                 self._mode.run_as_one(name, lambda **_: results, (), inputs)

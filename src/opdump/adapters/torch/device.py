@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from opdump.adapters.torch.isolation import no_active_modes
 from opdump.adapters.torch.memory import CODES, NAMES, elements_of, widened
 from opdump.adapters.torch.private_names import negated_view
-from opdump.adapters.torch.unseen import apart
 from opdump.kernels import Summary, summarise
 
 # The device operations that the capture needs, for each kind of device that PyTorch supports.
@@ -310,7 +310,7 @@ class PendingCopy:
         """The elements as summaries and digests of host tensors take them: bfloat16 as its 16 bits, smaller floats widened."""
         name = NAMES[self.host.dtype]
         if name.startswith("float8") or name == "complex32":
-            with apart():
+            with no_active_modes():
                 self.host = self.host.to(torch.float32 if name.startswith("float8") else torch.complex64)
         return elements_of(self.host)
 
@@ -405,7 +405,7 @@ class DeviceSummaries:
     @contextmanager
     def ordering(self, tensor: torch.Tensor) -> Iterator[_Lane]:
         """Queue the work of the block on the program's current stream, with all of the program's modes off."""
-        with apart():
+        with no_active_modes():
             device = tensor.device
             accelerator = self.accelerators.of(tensor)
             assert accelerator is not None, "host tensors are read in place"
@@ -467,7 +467,7 @@ class DeviceSummaries:
     def finish(self) -> None:
         """Wait once for each stream that was used. Then everything is on the host."""
         if self._busy:
-            with apart():
+            with no_active_modes():
                 for lane in self._busy.values():
                     with lane.accelerator.on(lane.stream):
                         lane.order_rows()

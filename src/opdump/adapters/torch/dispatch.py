@@ -21,6 +21,7 @@ from opdump.adapters.torch.device_graphs import DeviceGraphs
 from opdump.adapters.torch.distributed import WAIT, Collectives
 from opdump.adapters.torch.failures import FailedOperators, records_failures
 from opdump.adapters.torch.following import Following, Running, is_available
+from opdump.adapters.torch.isolation import hidden_from_torch_modes
 from opdump.adapters.torch.memory import Provenance, Storages, dtype_name, keep_memory, shape_of
 from opdump.adapters.torch.mode_stack import RecordingMode, put_on, take_off
 from opdump.adapters.torch.naming import Naming, OperatorNames, Site
@@ -44,7 +45,6 @@ from opdump.adapters.torch.schemas import (
 )
 from opdump.adapters.torch.scopes import DumpSelection, RootScopes
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.unseen import unseen
 from opdump.adapters.watching import Watches
 from opdump.graph import PARAMETER_PREFIX, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan import DumpPlan
@@ -344,11 +344,11 @@ class CaptureMode(RecordingMode):
             # Only PyTorch's own modes (fake tensors, tracing) are below; the operator is traced, not executed.
             return func(*args, **kwargs)
         if not self.recording:
-            with unseen():
+            with hidden_from_torch_modes():
                 return func(*args, **kwargs)
         if self._in_graph is not None and self._in_graph():
             self.graphs.passes()
-            with unseen():
+            with hidden_from_torch_modes():
                 return func(*args, **kwargs)
         known = self._schemas.get(id(func))
         if known is None and operator_schema(func) is None:
@@ -359,8 +359,8 @@ class CaptureMode(RecordingMode):
         schema = self.schema(func) if known is None else known[0]
         if schema.asynchronous:
             self.collectives.ran()
-        # The operator itself runs inside `unseen`, too: function modes would see this call, which is not the program's.
-        with unseen():
+        # The operator itself runs inside `hidden_from_torch_modes`, too: function modes would see this call, which is not the program's.
+        with hidden_from_torch_modes():
             if self.failures is not None:
                 inputs = tensors_among(schema.tensors, args, kwargs)
                 return self.failures.run(schema, lambda: func(*args, **kwargs), args, kwargs, inputs)
@@ -391,7 +391,7 @@ class CaptureMode(RecordingMode):
         if schema.kind:
             result = call()
             if not self._calls_only and self.failures is None:
-                with unseen():
+                with hidden_from_torch_modes():
                     self.without_kernel.ran(schema, args, kwargs, result)
             return result
         return self._run_outside(
@@ -427,7 +427,7 @@ class CaptureMode(RecordingMode):
 
     @isolated_from_program
     def fails(self, running: Running, schema: OperatorSchema, error: BaseException) -> None:
-        with unseen():
+        with hidden_from_torch_modes():
             self.storages.written_anywhere()  # it may have written a part of its results
             if schema.kernel == WAIT:
                 self._has_waited(running, schema, has_failed=True)
@@ -460,7 +460,7 @@ class CaptureMode(RecordingMode):
             self._launches()
             return call()
         first = sequence_number()
-        with unseen():
+        with hidden_from_torch_modes():
             running = self._begin(schema, args, kwargs, tensors)
         if running is None:
             return call()
@@ -472,7 +472,7 @@ class CaptureMode(RecordingMode):
         # Above autograd, the call itself makes the autograd nodes, possibly several.
         if running.link is not None:
             self.naming.links.made(first, running.link)
-        with unseen():
+        with hidden_from_torch_modes():
             self.end(running, schema, (), {}, lambda: outputs(result), result)
         return result
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from opdump.adapters.replacements import Replacements
+from opdump.adapters.torch.isolation import hidden_from_torch_modes
 from opdump.adapters.torch.mode_stack import RecordingMode, is_on, suspended
 from opdump.adapters.torch.private_names import has_rpc_agent, rpc_agent, rpc_invocations, rpc_pickler, run_rpc_function
-from opdump.adapters.torch.unseen import unseen
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import OpRecord, SkipReason
 
@@ -105,7 +105,7 @@ class Collectives:
 
     def _look(self) -> None:
         """Records what has arrived, between two operators of the program."""
-        with suspended(), unseen():
+        with suspended(), hidden_from_torch_modes():
             self.file_arrived()
 
     def ran(self) -> None:

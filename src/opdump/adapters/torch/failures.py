@@ -11,12 +11,12 @@ import torch
 
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.torch.device_graphs import DeviceGraphs
+from opdump.adapters.torch.isolation import hidden_from_torch_modes
 from opdump.adapters.torch.memory import Provenance
 from opdump.adapters.torch.mode_stack import recording_here
 from opdump.adapters.torch.naming import Naming, arguments_of_call
 from opdump.adapters.torch.private_names import without_modes
 from opdump.adapters.torch.schemas import Found, OperatorSchema, nested_tensors
-from opdump.adapters.torch.unseen import unseen
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import OpRecord
 
@@ -125,7 +125,7 @@ class FailedOperators:
         opened: OpRecord | None = None
         if schema.changes and not schema.kind:
             # Inputs that it writes into are read now, the others only if it fails.
-            with unseen():
+            with hidden_from_torch_modes():
                 opened = OpRecord(schema.op_type, "", 0)
                 inputs = list(inputs)
                 written = [found for found in inputs if found[1].partition("[")[0] in schema.changes]
@@ -153,7 +153,7 @@ class FailedOperators:
             self._graphs.passes()  # recording would wait for the device and break the graph
             return
         schema = OperatorSchema(name, "", "", (), (), ())
-        with without_modes(), unseen():
+        with without_modes(), hidden_from_torch_modes():
             op, _, _ = self._naming.identify(schema, (), {})
             assert op is not None
             found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""))
@@ -172,7 +172,7 @@ class FailedOperators:
         error: Exception,
         opened: OpRecord | None,
     ) -> None:
-        with unseen():
+        with hidden_from_torch_modes():
             op, _, _ = self._naming.identify(schema, args, kwargs)
             assert op is not None, "only operators without a kernel go without a record"
             lives: list[LiveTensor] = [(slot, argument, tensor, "", "") for slot, argument, tensor in inputs]

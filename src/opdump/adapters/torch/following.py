@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from opdump.adapters.torch.distributed import Collectives
+from opdump.adapters.torch.isolation import hidden_from_torch_modes
 from opdump.adapters.torch.lessons import Event, FollowedElements, Kind, Lesson, Lessons, Named, Outcome, are_alike
 from opdump.adapters.torch.memory import PLAIN_CLASSES, Provenance, Storages
 from opdump.adapters.torch.naming import COMPARABLE, Link, Naming, Site, arguments_of
@@ -42,7 +43,6 @@ from opdump.adapters.torch.private_names import (
 from opdump.adapters.torch.reader import TensorReader
 from opdump.adapters.torch.schemas import Found, OperatorSchema, tensors_among, tensors_returned
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.unseen import unseen
 from opdump.interpreter.critical_sections import not_interrupted
 from opdump.kernels import NATIVE_FOLLOWER
 from opdump.recorder import Elements, LiveTensor, Recorder, TensorSnapshot, isolated_as_a_whole
@@ -155,7 +155,11 @@ class Following:
         """The arguments that differ from the learned ones, by the index of the event."""
         # The compiled follower reads these attributes by name.
         self.dispatch_depth, self.graph_task, self.autograd_node = dispatch_depth, graph_task, autograd_node
-        self.sequence_number, self.is_grad_enabled, self.unseen = sequence_number, torch.is_grad_enabled, unseen
+        self.sequence_number, self.is_grad_enabled, self.unseen = (
+            sequence_number,
+            torch.is_grad_enabled,
+            hidden_from_torch_modes,
+        )
         self.hold_weakly, self.engine, self.comparable = hold_weakly, RUN_BACKWARD, COMPARABLE
         self.is_ours, self.is_mine = mode.naming.stacks.is_ours, mode.naming.stacks.is_mine
         self.callers_of = mode.naming.stacks.callers_of

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from opdump.adapters.replacements import Replacements
+from opdump.adapters.torch.isolation import never_compile
 from opdump.adapters.torch.names_by_release import is_lost
 from opdump.adapters.torch.private_names import (
     FRAMES,
@@ -26,7 +27,6 @@ from opdump.adapters.torch.private_names import (
     pop_dispatch_mode,
     push_dispatch_mode,
 )
-from opdump.adapters.torch.unseen import never_compile
 from opdump.interpreter.imports import after_import
 
 # PyTorch keeps one stack of dispatch modes per thread: the modes of the user's program on top, its own (fake tensors,

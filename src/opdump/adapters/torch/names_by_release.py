@@ -55,12 +55,12 @@ def is_lost(ability: Ability) -> bool:
     return any(name.of is ability and not name.by for name in MISSING)
 
 
-def taken(path: str, *older: str, of: Ability, instead: Any = None, by: str = "") -> Any:
+def resolve(path: str, *older: str, of: Ability, instead: Any = None, by: str = "") -> Any:
     """The object at the first path that exists; else `instead`."""
     return first(row(path, *older, of=of, by=by), instead)
 
 
-def later(path: str, *older: str, of: Ability, instead: Any = None, by: str = "") -> Callable[[], Any]:
+def lazy(path: str, *older: str, of: Ability, instead: Any = None, by: str = "") -> Callable[[], Any]:
     """The same, looked up when called, so that its module is not imported earlier."""
     return functools.partial(first, row(path, *older, of=of, by=by), instead)
 
@@ -101,7 +101,7 @@ def look_up(path: str, default: Any = ABSENT) -> Any:
     return found
 
 
-def gives(value: Any) -> Callable[..., Any]:
+def constant(value: Any) -> Callable[..., Any]:
     """A function that returns `value` for any arguments."""
 
     def function(*_: Any) -> Any:

@@ -25,12 +25,12 @@ from opdump.adapters.torch.names_by_release import (
     ABSENT,
     Ability,
     PrivateName,
+    constant,
     first,
-    gives,
-    later,
+    lazy,
     look_up,
+    resolve,
     row,
-    taken,
 )
 
 OPERATORS = Ability("operators", "no operator is recorded, because recording could change the program's numbers")
@@ -49,10 +49,10 @@ RPC = Ability("rpc", "functions that RPC runs for other processes are not record
 
 # The stack of dispatch modes, and what keeps operators exact that a mode would change
 
-dispatch_depth: Callable[[], int] = taken("torch._C._len_torch_dispatch_stack", of=OPERATORS, instead=gives(0))
-dispatch_mode_at = taken("torch._C._get_dispatch_stack_at", of=OPERATORS)
-push_dispatch_mode = taken("torch._C._push_on_torch_dispatch_stack", of=OPERATORS)
-pop_dispatch_mode = taken("torch._C._pop_torch_dispatch_stack", of=OPERATORS)
+dispatch_depth: Callable[[], int] = resolve("torch._C._len_torch_dispatch_stack", of=OPERATORS, instead=constant(0))
+dispatch_mode_at = resolve("torch._C._get_dispatch_stack_at", of=OPERATORS)
+push_dispatch_mode = resolve("torch._C._push_on_torch_dispatch_stack", of=OPERATORS)
+pop_dispatch_mode = resolve("torch._C._pop_torch_dispatch_stack", of=OPERATORS)
 
 
 class _NoMode:
@@ -73,16 +73,19 @@ if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # noqa: PLC0414  for mypy
     from torch.utils._python_dispatch import _disable_current_modes as _modes_disabled
 else:
-    TorchDispatchMode = taken("torch.utils._python_dispatch.TorchDispatchMode", of=OPERATORS, instead=_NoMode)
-    _modes_disabled = taken(
+    TorchDispatchMode = resolve("torch.utils._python_dispatch.TorchDispatchMode", of=OPERATORS, instead=_NoMode)
+    _modes_disabled = resolve(
         "torch.utils._python_dispatch._disable_current_modes",
         of=OPERATORS,
         instead=_taken_off,
         by="the modes are popped one by one",
     )
 
-_tracing_depth: Callable[[], int] = taken(
-    "torch._ops._len_torch_dispatch_stack_pre_dispatch", of=OPERATORS, instead=gives(1), by="PyTorch is asked each time"
+_tracing_depth: Callable[[], int] = resolve(
+    "torch._ops._len_torch_dispatch_stack_pre_dispatch",
+    of=OPERATORS,
+    instead=constant(1),
+    by="PyTorch is asked each time",
 )
 """The number of modes that trace before dispatch. Only PyTorch's `_modes_disabled` can remove these; in old releases it
 imports sympy (440 modules), so it is called only if there are any."""
@@ -93,22 +96,22 @@ def without_modes() -> AbstractContextManager[Any]:
     return _modes_disabled() if _tracing_depth() else _taken_off()
 
 
-KEY_OF_MODES = taken("torch._C.DispatchKey.Python", of=OPERATORS)
-KEY_OF_THREADS_WITH_MODES = taken("torch._C.DispatchKey.PythonTLSSnapshot", of=OPERATORS)
-DispatchKeySet = taken("torch._C.DispatchKeySet", of=OPERATORS)
-all_operators: Callable[[], list[str]] = taken("torch._C._dispatch_get_all_op_names", of=OPERATORS, instead=list)
-_has_kernel = taken("torch._C._dispatch_has_kernel_for_dispatch_key", of=OPERATORS, instead=gives(value=False))
+KEY_OF_MODES = resolve("torch._C.DispatchKey.Python", of=OPERATORS)
+KEY_OF_THREADS_WITH_MODES = resolve("torch._C.DispatchKey.PythonTLSSnapshot", of=OPERATORS)
+DispatchKeySet = resolve("torch._C.DispatchKeySet", of=OPERATORS)
+all_operators: Callable[[], list[str]] = resolve("torch._C._dispatch_get_all_op_names", of=OPERATORS, instead=list)
+_has_kernel = resolve("torch._C._dispatch_has_kernel_for_dispatch_key", of=OPERATORS, instead=constant(value=False))
 KEY_OF_COUNTS = "ADInplaceOrView"
 """The key whose kernels count writes to tensors, after the operator has run."""
-is_key_excluded = taken("torch._C._dispatch_tls_is_dispatch_key_excluded", of=OPERATORS)
-exclude_key = taken("torch._C._dispatch_tls_set_dispatch_key_excluded", of=OPERATORS)
-is_key_included = taken("torch._C._dispatch_tls_is_dispatch_key_included", of=OPERATORS)
-include_key = taken("torch._C._dispatch_tls_set_dispatch_key_included", of=OPERATORS)
-inference_guard = taken("torch._C._InferenceMode", of=OPERATORS)
+is_key_excluded = resolve("torch._C._dispatch_tls_is_dispatch_key_excluded", of=OPERATORS)
+exclude_key = resolve("torch._C._dispatch_tls_set_dispatch_key_excluded", of=OPERATORS)
+is_key_included = resolve("torch._C._dispatch_tls_is_dispatch_key_included", of=OPERATORS)
+include_key = resolve("torch._C._dispatch_tls_set_dispatch_key_included", of=OPERATORS)
+inference_guard = resolve("torch._C._InferenceMode", of=OPERATORS)
 """The guard that `torch.inference_mode` holds while it is active."""
-fallthrough_kernel = taken("torch.library.fallthrough_kernel", of=OPERATORS)
-destroy_library = taken("torch.library.Library._destroy", of=OPERATORS)
-_base = taken("torch.Tensor._base", of=OPERATORS)
+fallthrough_kernel = resolve("torch.library.fallthrough_kernel", of=OPERATORS)
+destroy_library = resolve("torch.library.Library._destroy", of=OPERATORS)
+_base = resolve("torch.Tensor._base", of=OPERATORS)
 
 
 def has_kernel(operator: str, key: str) -> bool:
@@ -134,10 +137,10 @@ def _is_subclass_like(tensor: torch.Tensor) -> bool:
     return type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta or is_functorch(tensor)
 
 
-is_subclass_like: Callable[[torch.Tensor], bool] = taken(
+is_subclass_like: Callable[[torch.Tensor], bool] = resolve(
     "torch._C._dispatch_isTensorSubclassLike", of=OPERATORS, instead=_is_subclass_like, by="class, device and functorch"
 )
-_get_schema = taken("torch._C._get_schema", of=OPERATORS, by="the schema of torch.ops")
+_get_schema = resolve("torch._C._get_schema", of=OPERATORS, by="the schema of torch.ops")
 
 
 def named_schema(packet: str, overload: str) -> Any:
@@ -170,10 +173,10 @@ _FORWARD_AD = row(
     "torch.autograd.forward_ad._current_level", of=OPERATORS, by="operators with a tangent always run outside the mode"
 )
 
-saved_tensor_hooks = taken(
+saved_tensor_hooks = resolve(
     "torch._C._autograd._top_saved_tensors_default_hooks",
     of=OPERATORS,
-    instead=gives(value=True),
+    instead=constant(value=True),
     by="the saved tensors of a gradient that runs outside the mode are left out of its inputs",
 )
 SAVED = "_saved_"
@@ -185,7 +188,7 @@ GUARDS_SEE_MODES = look_up("torch._C._dynamo.guards.set_is_in_mode_without_ignor
 
 # Higher-order operators: before PyTorch 2.9 the mode is not asked; each operator has a table of the modes that it supports.
 
-mode_tables = taken("torch._ops._higher_order_ops", of=OPERATORS, instead={}, by="modes that declare to support them")
+mode_tables = resolve("torch._ops._higher_order_ops", of=OPERATORS, instead={}, by="modes that declare to support them")
 
 
 def let_higher_order_in(mode: type, handler: Callable[..., Any]) -> None:
@@ -204,10 +207,10 @@ def _handed_over(handler: Callable[..., Any], operator: Any, mode: Any, /, *args
 
 # Autograd
 
-graph_task: Callable[[], int] = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=gives(-1))
-autograd_node: Callable[[], Any] = taken("torch._C._current_autograd_node", of=LINKS, instead=gives(None))
-sequence_number: Callable[[], int] = taken("torch._C._autograd._get_sequence_nr", of=LINKS, instead=gives(-1))
-_node_number = taken("torch._C._functions.AccumulateGrad._sequence_nr", of=LINKS)
+graph_task: Callable[[], int] = resolve("torch._C._current_graph_task_id", of=BACKWARD, instead=constant(-1))
+autograd_node: Callable[[], Any] = resolve("torch._C._current_autograd_node", of=LINKS, instead=constant(None))
+sequence_number: Callable[[], int] = resolve("torch._C._autograd._get_sequence_nr", of=LINKS, instead=constant(-1))
+_node_number = resolve("torch._C._functions.AccumulateGrad._sequence_nr", of=LINKS)
 
 
 def number_of(node: Any) -> int:
@@ -216,16 +219,16 @@ def number_of(node: Any) -> int:
 
 
 RUN_BACKWARD = "_engine_run_backward"
-run_backward = later(f"torch.autograd.{RUN_BACKWARD}", of=STEPS)
+run_backward = lazy(f"torch.autograd.{RUN_BACKWARD}", of=STEPS)
 CHECKPOINTS = (
     "_checkpoint_without_reentrant_generator_impl",
     "_checkpoint_without_reentrant_generator",
 )  # the second one before PyTorch 2.14
-checkpoint_generator = later(*(f"torch.utils.checkpoint.{name}" for name in CHECKPOINTS), of=RECOMPUTATION)
+checkpoint_generator = lazy(*(f"torch.utils.checkpoint.{name}" for name in CHECKPOINTS), of=RECOMPUTATION)
 
 # Tensors and their memory
 
-_version = taken("torch.Tensor._version", of=WRITES)
+_version = resolve("torch.Tensor._version", of=WRITES)
 
 
 def version_of(value: Any) -> int:
@@ -235,15 +238,15 @@ def version_of(value: Any) -> int:
         return int(value._version) if is_counted else -1
 
 
-count_of_writes: Callable[[torch.Tensor], int] = gives(0) if _version is None else attrgetter("_version")
+count_of_writes: Callable[[torch.Tensor], int] = constant(0) if _version is None else attrgetter("_version")
 """The same without checks, for frequent calls; 0 if unknown. RuntimeError for tensors made in inference mode."""
 
-_memory = taken("torch.UntypedStorage._cdata", of=SOURCES)
-_weak_memory = taken("torch.UntypedStorage._weak_ref", of=SOURCES)
-release_memory = taken("torch.UntypedStorage._free_weak_ref", of=SOURCES)
+_memory = resolve("torch.UntypedStorage._cdata", of=SOURCES)
+_weak_memory = resolve("torch.UntypedStorage._weak_ref", of=SOURCES)
+release_memory = resolve("torch.UntypedStorage._free_weak_ref", of=SOURCES)
 
 
-has_ended: Callable[[Any], bool] = taken("torch.UntypedStorage._expired", of=SOURCES)
+has_ended: Callable[[Any], bool] = resolve("torch.UntypedStorage._expired", of=SOURCES)
 """Whether a storage held by `hold_weakly` is no longer in use."""
 
 
@@ -256,33 +259,33 @@ def hold_weakly(storage: torch.UntypedStorage) -> Any:
     return storage._weak_ref()
 
 
-negated_view: Callable[[torch.Tensor], torch.Tensor] = taken(
+negated_view: Callable[[torch.Tensor], torch.Tensor] = resolve(
     "torch._neg_view", of=DEVICES, instead=torch.neg, by="a computed negative"
 )
 """The negative of a tensor as a view of its memory."""
-is_functorch: Callable[[torch.Tensor], bool] = taken(
+is_functorch: Callable[[torch.Tensor], bool] = resolve(
     "torch._C._functorch.is_functorch_wrapped_tensor",
     of=DEVICES,
-    instead=gives(value=False),
+    instead=constant(value=False),
     by="a check for the address, which such a tensor lacks",
 )
 
 # Modes of the program
 
-no_function_modes: Callable[[], AbstractContextManager[Any]] = taken(
+no_function_modes: Callable[[], AbstractContextManager[Any]] = resolve(
     "torch._C.DisableTorchFunction", of=CALLS, instead=torch._C.DisableTorchFunctionSubclass
 )
-no_subclass_functions: Callable[[], AbstractContextManager[Any]] = taken(
+no_subclass_functions: Callable[[], AbstractContextManager[Any]] = resolve(
     "torch._C.DisableTorchFunctionSubclass", of=CALLS, instead=no_function_modes, by="no mode sees it either"
 )
-function_depth: Callable[[], int] = taken("torch._C._len_torch_function_stack", of=CALLS, instead=gives(0))
-push_function_mode = taken("torch._C._push_on_torch_function_stack", of=CALLS)
-pop_function_mode = taken("torch._C._pop_torch_function_stack", of=CALLS)
+function_depth: Callable[[], int] = resolve("torch._C._len_torch_function_stack", of=CALLS, instead=constant(0))
+push_function_mode = resolve("torch._C._push_on_torch_function_stack", of=CALLS)
+pop_function_mode = resolve("torch._C._pop_torch_function_stack", of=CALLS)
 
-_DispatchKey = taken("torch._C.DispatchKey", of=OPERATORS)
-_key_guard = taken("torch._C._ExcludeDispatchKeyGuard", of=DEVICES)
-_transforms = taken("torch._C._functorch.peek_interpreter_stack", of=DEVICES)
-_no_transforms = taken("torch._C._DisableFuncTorch", of=DEVICES)
+_DispatchKey = resolve("torch._C.DispatchKey", of=OPERATORS)
+_key_guard = resolve("torch._C._ExcludeDispatchKeyGuard", of=DEVICES)
+_transforms = resolve("torch._C._functorch.peek_interpreter_stack", of=DEVICES)
+_no_transforms = resolve("torch._C._DisableFuncTorch", of=DEVICES)
 
 
 def without_keys(prefixes: tuple[str, ...], *names: str) -> Callable[[], AbstractContextManager[Any]]:
@@ -305,7 +308,7 @@ def without_transforms() -> AbstractContextManager[Any]:
     return found
 
 
-tracing_context: Callable[[], Any] = taken("torch._guards.TracingContext.try_get", of=TRACING, instead=gives(None))
+tracing_context: Callable[[], Any] = resolve("torch._guards.TracingContext.try_get", of=TRACING, instead=constant(None))
 
 
 class LateName(NamedTuple):
@@ -379,43 +382,43 @@ def shard_of(tensor: Any) -> Any:
 
 # Compiled code
 
-cleanup_hook = later("torch._dynamo.utils.CleanupHook", of=COMPILED)
-cleanup_manager = later("torch._dynamo.utils.CleanupManager", of=COMPILED)
-compiled_inputs = later(
+cleanup_hook = lazy("torch._dynamo.utils.CleanupHook", of=COMPILED)
+cleanup_manager = lazy("torch._dynamo.utils.CleanupManager", of=COMPILED)
+compiled_inputs = lazy(
     "torch._dynamo.convert_frame.input_codes", of=COMPILED, by="gradients are called compiled_backward"
 )
-cache_entries = later(
+cache_entries = lazy(
     "torch._dynamo.eval_frame._debug_get_cache_entry_list", of=COMPILED, by="gradients are called compiled_backward"
 )
-library_wrappers = later("torch._dynamo.external_utils", of=COMPILED, by="they appear under their own names")
-backward_compiler = later(
+library_wrappers = lazy("torch._dynamo.external_utils", of=COMPILED, by="they appear under their own names")
+backward_compiler = lazy(
     "torch._functorch._aot_autograd.runtime_wrappers._AutogradBackwardCompiler", of=COMPILED, by="calls at run time"
 )
 CALL_AT_RUN_TIME = "call_func_at_runtime_with_args"
-run_time_wrappers = later("torch._functorch._aot_autograd.runtime_wrappers", of=COMPILED)
-stance = later(
+run_time_wrappers = lazy("torch._functorch._aot_autograd.runtime_wrappers", of=COMPILED)
+stance = lazy(
     "torch._dynamo.eval_frame._stance", of=COMPILED, by="the previous stance is restored, whatever the program chose"
 )
 SET_EVALUATION = "_maybe_set_eval_frame"
-set_evaluation = later(f"torch._dynamo.eval_frame.{SET_EVALUATION}", of=CALLS)
-_compiler = later("torch._dynamo.eval_frame._TorchDynamoContext.__call__", of=CALLS)
+set_evaluation = lazy(f"torch._dynamo.eval_frame.{SET_EVALUATION}", of=CALLS)
+_compiler = lazy("torch._dynamo.eval_frame._TorchDynamoContext.__call__", of=CALLS)
 _WRAPPERS_OF_COMPILED = ("compile_wrapper", "_fn")  # the second one before PyTorch 2.8
 BOXED = "_boxed_call"
 """The attribute of a callable that takes its arguments as one list and empties it."""
 
 _SKIP = "torch._C._dynamo.eval_frame.skip_code"  # before PyTorch 2.7
-_frame_rule = taken("torch._C._dynamo.eval_frame.set_code_exec_strategy", _SKIP, of=OPERATORS)
-_frame_action = taken("torch._C._dynamo.eval_frame._FrameAction", _SKIP, of=OPERATORS)
-_frame_strategy = taken("torch._C._dynamo.eval_frame._FrameExecStrategy", _SKIP, of=OPERATORS)
+_frame_rule = resolve("torch._C._dynamo.eval_frame.set_code_exec_strategy", _SKIP, of=OPERATORS)
+_frame_action = resolve("torch._C._dynamo.eval_frame._FrameAction", _SKIP, of=OPERATORS)
+_frame_strategy = resolve("torch._C._dynamo.eval_frame._FrameExecStrategy", _SKIP, of=OPERATORS)
 
-is_autograd_compiled = later(
+is_autograd_compiled = lazy(
     "torch._dynamo.compiled_autograd.compiled_autograd_enabled",
     "torch._dynamo.compiled_autograd.in_compiled_autograd_region",
     of=COMPILED,
     instead=False,
     by="a backward that is not compiled",
 )
-evaluate_frames_by = taken("torch._C._dynamo.eval_frame.set_eval_frame", of=FRAMES)
+evaluate_frames_by = resolve("torch._C._dynamo.eval_frame.set_eval_frame", of=FRAMES)
 
 
 def never_compiled(code: CodeType, *, everything_below: bool) -> None:
@@ -460,10 +463,10 @@ def original_of(function: Any) -> Any:
 
 # RPC
 
-rpc_pickler = later("torch.distributed.rpc.internal._internal_rpc_pickler", of=RPC)
-run_rpc_function = later("torch.distributed.rpc.internal._run_function", of=RPC)
-rpc_agent = later("torch._C._distributed_rpc._get_current_rpc_agent", of=RPC)
-has_rpc_agent = later("torch._C._distributed_rpc._is_current_rpc_agent_set", of=RPC)
+rpc_pickler = lazy("torch.distributed.rpc.internal._internal_rpc_pickler", of=RPC)
+run_rpc_function = lazy("torch.distributed.rpc.internal._run_function", of=RPC)
+rpc_agent = lazy("torch._C._distributed_rpc._get_current_rpc_agent", of=RPC)
+has_rpc_agent = lazy("torch._C._distributed_rpc._is_current_rpc_agent_set", of=RPC)
 _RPC_INVOCATIONS = tuple(
     row(f"torch.distributed.rpc.api._invoke_{how}_{what}", of=RPC)
     for how in ("rpc", "remote")

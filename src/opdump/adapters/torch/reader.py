@@ -15,6 +15,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from opdump.adapters.torch.device import Accelerators, DeviceSummaries, PendingCopy
+from opdump.adapters.torch.isolation import never_seen
 from opdump.adapters.torch.memory import (
     CODES,
     NAMES,
@@ -27,7 +28,6 @@ from opdump.adapters.torch.memory import (
     widened,
 )
 from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
-from opdump.adapters.torch.unseen import never_seen
 from opdump.kernels import BatchSummarizer, DigestBatch, SeenTensors, Summary, SummaryTable, summarise
 from opdump.recorder import Elements, LiveTensor, TensorSnapshot
 from opdump.records import IO, OpRecord, SkipReason, StatisticValue

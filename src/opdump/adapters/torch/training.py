@@ -32,6 +32,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from opdump.adapters.replacements import Replacements
+from opdump.adapters.torch.isolation import never_seen
 from opdump.adapters.torch.mode_stack import Loading, Stopped, raised
 from opdump.adapters.torch.private_names import (
     REPLICA,
@@ -57,7 +58,6 @@ from opdump.adapters.torch.scopes import (
     unwrapped,
 )
 from opdump.adapters.torch.training_steps import Optimizers, StepCounter
-from opdump.adapters.torch.unseen import never_seen
 from opdump.errors import CaptureStateError
 
 # Assigns graph numbers to the networks that a program calls.

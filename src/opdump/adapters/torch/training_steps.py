@@ -10,9 +10,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from opdump.adapters.torch.isolation import never_seen
 from opdump.adapters.torch.private_names import graph_task
 from opdump.adapters.torch.scopes import OUTSIDE, Position, Running, RunningOptimizer
-from opdump.adapters.torch.unseen import never_seen
 from opdump.interpreter.critical_sections import not_interrupted
 
 # docs/steps.md has examples of iterations; tests/torch/test_training_steps.py has the exact numbers.

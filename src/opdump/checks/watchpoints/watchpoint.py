@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, Protocol
 
-from opdump.checks.consequences import PARAMETER, is_root_input
+from opdump.checks.expected_values import PARAMETER, is_root_input
 from opdump.checks.operator_classes import reads_variable
 from opdump.checks.tensor_checks import TensorStats
 from opdump.checks.watchpoints.conditions import Condition, Parameter, Target

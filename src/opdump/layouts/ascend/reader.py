@@ -22,7 +22,15 @@ from opdump.index.payload import FilePayload, InFile, bytes_of, inside, is_sampl
 from opdump.index.reader import BatchRecords, IndexReader
 from opdump.index.runs import METADATA, LostFiles, Run, RunChoice, cut_off, left_out
 from opdump.layouts.ascend.operator_files import OperatorRow, OverflowRecord, decode_operator_csv
-from opdump.layouts.ascend.places import DevicePlaces, ExecutionFiles, Found, Place, PlaceFiles, list_place, started
+from opdump.layouts.ascend.places import (
+    DevicePlaces,
+    DumpDirectory,
+    ExecutionFiles,
+    Found,
+    PlaceFiles,
+    list_place,
+    started,
+)
 from opdump.layouts.base import ModelDirectories, StepContent, require_run
 from opdump.layouts.mindspore_sync.files import dtype_of_token, read_table
 from opdump.layouts.mindspore_sync.from_files import TrueNames, phase_of
@@ -55,7 +63,7 @@ class DeviceTree:
         self._note(*problems)
         self._run = run
         self._places = device.places
-        self._listed: dict[Place, PlaceFiles] = {}
+        self._listed: dict[DumpDirectory, PlaceFiles] = {}
         self._names: dict[int, TrueNames] = {}
         self._run_of = _runs_of_places(device.places)
         found: list[CorruptDumpError] = []
@@ -113,7 +121,7 @@ class DeviceTree:
         self._note(*problems)
         return content
 
-    def _places_of(self, step: int) -> dict[Place, str | None]:
+    def _places_of(self, step: int) -> dict[DumpDirectory, str | None]:
         """The places that may have records of a step, each with the directory of its index."""
         homes = {place: self._indexes.homes.get(place) for place in self._readable()}
         covering = {home for home in set(homes.values()) if step in self._indexes.steps(home)}
@@ -123,7 +131,7 @@ class DeviceTree:
             found = {place: home for place, home in found.items() if self._run_of[place] == last}
         return found
 
-    def _unlisted(self, place: Place) -> PlaceFiles:
+    def _unlisted(self, place: DumpDirectory) -> PlaceFiles:
         """The files of a place that no index lists: they were added later, or describe an overflow."""
         files = self._files(place)
         home = self._indexes.homes.get(place)
@@ -182,17 +190,17 @@ class DeviceTree:
         """The operators of a graph, from an execution order beside the dump."""
         return self._graphs.execution_order(graph_id) if self._graphs is not None else ()
 
-    def _readable(self) -> list[Place]:
+    def _readable(self) -> list[DumpDirectory]:
         """The places of the selected runs that have records."""
         return [place for place in self._places if self._is_chosen(place) and self._has_records(place)]
 
-    def _has_records(self, place: Place) -> bool:
+    def _has_records(self, place: DumpDirectory) -> bool:
         return not self._files(place).is_empty or self._indexes.homes.get(place) == place.relative
 
-    def _is_chosen(self, place: Place) -> bool:
+    def _is_chosen(self, place: DumpDirectory) -> bool:
         return not isinstance(self._run, int) or self._run_of[place] == self._run
 
-    def _files(self, place: Place) -> PlaceFiles:
+    def _files(self, place: DumpDirectory) -> PlaceFiles:
         files = self._listed.get(place)
         if files is None:
             files = self._listed[place] = list_place(self.root, place)
@@ -224,7 +232,7 @@ class DeviceTree:
             for run, moment in sorted(times.items())
         )
 
-    def _first_stamp(self, place: Place) -> int:
+    def _first_stamp(self, place: DumpDirectory) -> int:
         stamps = [execution.name.microseconds for execution in self._files(place).executions if execution.name]
         # Beyond the end of the calendar.
         return min(*stamps, 250_000_000_000_000_000) if stamps else 0
@@ -256,7 +264,7 @@ def read_devices(path: Path, found: Found, *, run: RunChoice = "latest") -> tupl
     return trees
 
 
-def _runs_of_places(places: Sequence[Place]) -> dict[Place, int]:
+def _runs_of_places(places: Sequence[DumpDirectory]) -> dict[DumpDirectory, int]:
     """The run of each place: its {time}; consecutive times that each have a later step form one run."""
     run_of_time: dict[tuple[str, int | None], int] = {}
     run, last = 0, -1
@@ -354,14 +362,14 @@ class PlaceReader:
         self._rank_id = rank_id
         self._problems = problems
 
-    def read(self, place: Place, files: PlaceFiles, names: TrueNames) -> list[Executed]:
+    def read(self, place: DumpDirectory, files: PlaceFiles, names: TrueNames) -> list[Executed]:
         """The executions of a place, in the order of their names."""
         rows = _Rows(self._rows(files.statistics, decode_statistic_csv))
         executed = [self._execution(place, files_of, names, rows) for files_of in files.executions]
         executed.extend(self._from_rows(place, group, names) for group in rows.left())
         return executed
 
-    def _execution(self, place: Place, files: ExecutionFiles, names: TrueNames, rows: _Rows) -> Executed:
+    def _execution(self, place: DumpDirectory, files: ExecutionFiles, names: TrueNames, rows: _Rows) -> Executed:
         header = self._header(files.dump)
         name = files.name
         op_type, op_name, task_id, stream_id = "Unknown", "", UNKNOWN_ID, UNKNOWN_ID
@@ -404,7 +412,7 @@ class PlaceReader:
             tensors[key] = _with_statistics(op, tensors.get(key), row, "DefaultFormat")
         return _in_order(tensors.values())
 
-    def _from_rows(self, place: Place, group: Sequence[StatisticRow], names: TrueNames) -> Executed:
+    def _from_rows(self, place: DumpDirectory, group: Sequence[StatisticRow], names: TrueNames) -> Executed:
         first = group[0]
         true_name = first.op_name if "/" in first.op_name else names.true_name(first.op_type, first.op_name)
         op = self._op(place, names, first.op_type, true_name, first.timestamp, first.task_id, first.stream_id)
@@ -412,7 +420,7 @@ class PlaceReader:
 
     def _op(
         self,
-        place: Place,
+        place: DumpDirectory,
         names: TrueNames,
         op_type: str,
         op_name: str,
@@ -626,10 +634,10 @@ _PART_OF_FILE: Final = re.compile(r"(?P<file>.+)#(?P<io>input|output):(?P<number
 class Indexes:
     """The indexes below `root` and above the given places, each opened once."""
 
-    def __init__(self, root: Path, places: tuple[Place, ...], problems: list[CorruptDumpError]) -> None:
+    def __init__(self, root: Path, places: tuple[DumpDirectory, ...], problems: list[CorruptDumpError]) -> None:
         self._root = root
         self._readers: dict[str, IndexReader] = {}
-        self.homes: dict[Place, str] = {}
+        self.homes: dict[DumpDirectory, str] = {}
         """The directory of the index that covers a place."""
         self._newest: dict[str, int] = {}
         refused: set[str] = set()

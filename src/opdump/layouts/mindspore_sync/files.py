@@ -130,7 +130,7 @@ _MOST_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorDirectory:
     """A directory with tensors: an iteration of a graph, or (`step` None) the constants of a graph."""
 
     net_name: str
@@ -159,12 +159,12 @@ class PlaceFiles:
     """statistic.csv, relative to the rank's directory."""
 
 
-def find_places(root: Path) -> tuple[Place, ...]:
+def find_places(root: Path) -> tuple[TensorDirectory, ...]:
     """The directories of a rank that can contain tensors, by net, graph and step.
 
     Raises CorruptDumpError for a link that leads out of `root`.
     """
-    places: list[Place] = []
+    places: list[TensorDirectory] = []
     for net in _directories(root, root):
         for graph in _directories(root, root / net):
             if graph_of_word(graph) is None:
@@ -177,17 +177,17 @@ def find_places(root: Path) -> tuple[Place, ...]:
     )
 
 
-def place_of(relative: str) -> Place | None:
+def place_of(relative: str) -> TensorDirectory | None:
     """The place `{net}/{graph}/{step}` or `{net}/{graph}/constants`; None for another path."""
     net, _, rest = relative.partition("/")
     graph, _, leaf = rest.partition("/")
     graph_id = graph_of_word(graph)
     if graph_id is None or not (_is_number(leaf) or leaf == CONSTANTS):
         return None
-    return Place(net, graph_id, None if leaf == CONSTANTS else int(leaf), relative)
+    return TensorDirectory(net, graph_id, None if leaf == CONSTANTS else int(leaf), relative)
 
 
-def list_files(root: Path, place: Place) -> PlaceFiles:
+def list_files(root: Path, place: TensorDirectory) -> PlaceFiles:
     """The tensor files of a place. Files with other names, and temporary files of a killed run, are left out.
 
     Raises CorruptDumpError for an invalid mapping.csv, and for a mapping.csv or a link that leads out of the dump.
@@ -298,7 +298,7 @@ class RankPlace:
 
     root: Path
     rank_id: int
-    places: tuple[Place, ...] | None = None
+    places: tuple[TensorDirectory, ...] | None = None
 
 
 def locate(path: Path) -> tuple[RankPlace, ...]:
@@ -353,13 +353,14 @@ def _part_of_rank(path: Path) -> list[RankPlace]:
 def _loose_part(path: Path) -> list[RankPlace]:
     """A net or an iteration that was copied out of its rank."""
     step = int(path.name) if path.name.isascii() and path.name.isdigit() and len(path.name) < 19 else 0
-    here = Place("", 0, step, "")
+    here = TensorDirectory("", 0, step, "")
     files = list_files(path, here)
     if files.tensors or files.statistics is not None:
         return [RankPlace(path, 0, (here,))]
     places = [place for place in find_places(path.parent) if place.net_name == path.name]
     moved = tuple(
-        Place(place.net_name, place.graph_id, place.step, place.relative.partition("/")[2]) for place in places
+        TensorDirectory(place.net_name, place.graph_id, place.step, place.relative.partition("/")[2])
+        for place in places
     )
     if any(list_files(path, place).tensors for place in moved):
         return [RankPlace(path, 0, moved)]

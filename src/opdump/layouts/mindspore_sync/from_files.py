@@ -18,8 +18,8 @@ from opdump.layouts.mindspore_sync.files import (
     PARAMETER,
     FileName,
     FoundFile,
-    Place,
     PlaceFiles,
+    TensorDirectory,
     dtype_of_token,
     read_table,
     sanitise,
@@ -87,7 +87,7 @@ def keyed(records: Iterable[TensorRecord]) -> Iterator[tuple[TensorKey, TensorRe
 def records_of_place(
     root: Path,
     rank_id: int,
-    place: Place,
+    place: TensorDirectory,
     files: PlaceFiles,
     names: TrueNames,
     known: Mapping[TensorKey, TensorRecord],

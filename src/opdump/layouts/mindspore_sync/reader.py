@@ -24,9 +24,9 @@ from opdump.index.runs import ENVIRONMENT_NAME, METADATA, LostFiles, Run, RunCho
 from opdump.layouts.base import StepContent, require_run
 from opdump.layouts.mindspore_sync.files import (
     PARAMETER,
-    Place,
     PlaceFiles,
     RankPlace,
+    TensorDirectory,
     find_places,
     list_files,
     read_table,
@@ -67,7 +67,7 @@ class RankTree:
         rank_id: int,
         *,
         run: RunChoice = "latest",
-        places: Sequence[Place] | None = None,
+        places: Sequence[TensorDirectory] | None = None,
         with_index: bool = True,
     ) -> None:
         self.root = root
@@ -75,21 +75,21 @@ class RankTree:
         self.problems: list[CorruptDumpError] = []
         self._told: set[str] = set()
         self._run = run
-        self._listed: dict[Place, PlaceFiles] = {}
+        self._listed: dict[TensorDirectory, PlaceFiles] = {}
         self._names: dict[int, TrueNames] = {}
         self._graphs: dict[int, Graph | None] = {}
         self._graphs_as_filed: dict[int, Graph | None] = {}
         self._places = tuple(places) if places is not None else find_places(root)
         self._index = self._open_index() if with_index else None
         self._places += self._other_places()
-        self._places_of_step: dict[int | None, list[Place]] = {}
+        self._places_of_step: dict[int | None, list[TensorDirectory]] = {}
         for place in self._places:
             self._places_of_step.setdefault(place.step, []).append(place)
         self.runs = self._index.runs if self._index is not None else self._runs_by_time()
         self._starts = [run.started for run in self.runs]
         self._complete = {run.id for run in self.runs if run.complete}
 
-    def _other_places(self) -> tuple[Place, ...]:
+    def _other_places(self) -> tuple[TensorDirectory, ...]:
         """Places that are not directories; this layout has none."""
         return ()
 
@@ -112,11 +112,11 @@ class RankTree:
         return tuple(sorted(chosen))
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[TensorDirectory, ...]:
         """The directories that contain tensors, or can."""
         return self._places
 
-    def files(self, place: Place) -> PlaceFiles:
+    def files(self, place: TensorDirectory) -> PlaceFiles:
         """The files of one of them."""
         files = self._listed.get(place)
         if files is None:
@@ -199,7 +199,7 @@ class RankTree:
         """Whether all files of a step are known to exist; in this layout each file is looked up per record."""
         return False
 
-    def _has_rows(self, place: Place, count: int) -> bool:
+    def _has_rows(self, place: TensorDirectory, count: int) -> bool:
         """Whether the table of a place, if it exists, has that number of rows."""
         table = self.files(place).statistics
         return table is None or read_table(inside(self.root, table)).count(b"\n") - 1 == count
@@ -322,7 +322,7 @@ class RankTree:
     def _unindexed(self, step: int, known: Mapping[TensorKey, TensorRecord]) -> PlaceRecords:
         return in_execution_order(self._records(place, known) for place in self._places_of_step.get(step, ()))
 
-    def _records(self, place: Place, known: Mapping[TensorKey, TensorRecord]) -> PlaceRecords:
+    def _records(self, place: TensorDirectory, known: Mapping[TensorKey, TensorRecord]) -> PlaceRecords:
         names = self.true_names(place.graph_id)
         return records_of_place(self.root, self.rank_id, place, self.files(place), names, known, self._open_file)
 

@@ -22,7 +22,14 @@ from opdump.index.runs import LostFiles, RunChoice
 from opdump.kernels import xxh3_low_pointer
 from opdump.kernels.append_file import ALIGNMENT, HEADER_HASH
 from opdump.layouts.base import require_run
-from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, RankPlace, parse_file_name, place_of
+from opdump.layouts.mindspore_sync.files import (
+    FoundFile,
+    PlaceFiles,
+    RankPlace,
+    TensorDirectory,
+    parse_file_name,
+    place_of,
+)
 from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.packed.record import (
     HEADER,
@@ -102,15 +109,15 @@ class PackedRank(RankTree):
     _open_file = staticmethod(open_payload)
 
     def __init__(
-        self, root: Path, rank_id: int, *, run: RunChoice = "latest", places: Sequence[Place] | None = None
+        self, root: Path, rank_id: int, *, run: RunChoice = "latest", places: Sequence[TensorDirectory] | None = None
     ) -> None:
         self._ends: dict[str, int] = {}
         """The end of the complete records of a file."""
         self._expected = FactsByProgram(_expected_of)
         super().__init__(root, rank_id, run=run, places=places)
 
-    def _other_places(self) -> tuple[Place, ...]:
-        found: dict[Place, list[FoundFile]] = {}
+    def _other_places(self) -> tuple[TensorDirectory, ...]:
+        found: dict[TensorDirectory, list[FoundFile]] = {}
         for file in self._files_to_look_through():
             self._ends[file] = 0
             try:

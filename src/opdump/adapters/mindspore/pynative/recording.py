@@ -56,7 +56,7 @@ COMPILED: Final = "jit"
 """The operator type of an autograd node that is compiled code."""
 
 
-class Place(NamedTuple):
+class OperatorContext(NamedTuple):
     """The name, phase and surroundings of an operator."""
 
     name: str
@@ -72,7 +72,7 @@ class Opened(NamedTuple):
 
     op: OpRecord
     call: Call
-    place: Place
+    place: OperatorContext
     inputs: Sequence[tuple[str, Tensor]]
     origins: Sequence[Origin]
 
@@ -128,7 +128,7 @@ class OperatorRecording:
         if nodes:
             self._watches.add_nodes(nodes)
         if tensors:
-            here = Place("", "forward", self.scopes.path, program_frames(), "", False)
+            here = OperatorContext("", "forward", self.scopes.path, program_frames(), "", False)
             self._watches.add_tensors(tensors, self._record("", here, {}))
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -299,7 +299,7 @@ class OperatorRecording:
     def _record_gradient(self, node: RunningNode, operator: UnseenOperator, outputs: Sequence[Tensor]) -> None:
         forward = node.forward
         name = self.names.name(operator.scope(forward.path, forward.op_type), operator.op_type)
-        place = Place(name, "backward", forward.path, forward.stack, forward.op_name, forward.is_marked)
+        place = OperatorContext(name, "backward", forward.path, forward.stack, forward.op_name, forward.is_marked)
         op = self._record(operator.op_type, place, {"seen": SEEN_BY_GRADIENTS})
         inputs = [("dout", tensor) for tensor in node.given] if operator.given is not None else []
         self._file(op, inputs, outputs, first=operator.given or 0)
@@ -339,19 +339,21 @@ class OperatorRecording:
 
     # The content of a record.
 
-    def _place(self, op_type: str) -> Place:
+    def _place(self, op_type: str) -> OperatorContext:
         running = self.gradients.running
         depth = len(self.scopes.running)
         if running is not None and not running.is_recomputing(depth):
             forward = running.forward
             name = self.names.name(gradient_scope(forward.path, forward.op_type), op_type)
-            return Place(name, "backward", forward.path, forward.stack, forward.op_name, forward.is_marked)
+            return OperatorContext(name, "backward", forward.path, forward.stack, forward.op_name, forward.is_marked)
         if running is None and self.is_backward:
-            return Place(self.names.name(gradient_scope(), op_type), "backward", "", program_frames(), "", False)
+            return OperatorContext(
+                self.names.name(gradient_scope(), op_type), "backward", "", program_frames(), "", False
+            )
         path, again = self.scopes.path, running is not None
         name = self.names.name(forward_scope(path), op_type, again=again)
         phase: Phase = "recomputation" if again else "forward"
-        return Place(name, phase, path, program_frames(), "", self._is_marked())
+        return OperatorContext(name, phase, path, program_frames(), "", self._is_marked())
 
     @property
     def is_backward(self) -> bool:
@@ -365,7 +367,7 @@ class OperatorRecording:
     def _is_marked(self) -> bool:
         return self._marks is not None and self._marks.takes(self.scopes.cells())
 
-    def _record(self, op_type: str, place: Place, arguments: Mapping[str, Any]) -> OpRecord:
+    def _record(self, op_type: str, place: OperatorContext, arguments: Mapping[str, Any]) -> OpRecord:
         selected = (
             place.is_marked
             if self._marks is not None

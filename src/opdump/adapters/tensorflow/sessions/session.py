@@ -33,8 +33,8 @@ from opdump.adapters.tensorflow.capture import Capture, FailedRun
 from opdump.adapters.tensorflow.graphs.hazards import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
 from opdump.adapters.tensorflow.graphs.library import Slot, callees_of, hidden_callees, reachable
 from opdump.adapters.tensorflow.model_names import fetched_names
-from opdump.adapters.tensorflow.sessions.looking import Looking
-from opdump.adapters.tensorflow.sessions.rehearsal import OwnSession
+from opdump.adapters.tensorflow.sessions.callback_stubs import OwnSession
+from opdump.adapters.tensorflow.sessions.observation_plan import ObservationPlan
 from opdump.adapters.tensorflow.sessions.subgraph import (
     Purpose,
     Subgraph,
@@ -88,7 +88,7 @@ class _Signature:
         """None before its first run."""
         self.subgraphs: dict[frozenset[str], Subgraph] = {}
         """By the fed tensors: the operator of a fed tensor does not run."""
-        self.dumps: dict[frozenset[str], Looking] = {}
+        self.dumps: dict[frozenset[str], ObservationPlan] = {}
         """By the fed tensors."""
         self.is_always_extended = False
         """Whether all its steps run like dumped ones: see `hazards.py`."""
@@ -203,7 +203,7 @@ class SessionCapture:
             self._emit(signature, dump, {**before, **values}, step, run_at)
         return result
 
-    def _read_before(self, dump: Looking) -> dict[str, Any]:
+    def _read_before(self, dump: ObservationPlan) -> dict[str, Any]:
         """The values of variables that unobservable functions will read."""
         if not dump.reads:
             return {}
@@ -214,7 +214,9 @@ class SessionCapture:
         return {key: (ObservedValue(np.asarray(value)),) for key, value in zip(dump.reads, answers, strict=True)}
 
     @isolated_from_program
-    def _emit(self, signature: _Signature, dump: Looking, values: dict[str, Any], step: int, run_at: Stack) -> None:
+    def _emit(
+        self, signature: _Signature, dump: ObservationPlan, values: dict[str, Any], step: int, run_at: Stack
+    ) -> None:
         """Pass a finished run to the recorder; notes report what is missing."""
         values.update(dump.constants)
         if dump.apart is not None:
@@ -306,7 +308,7 @@ class SessionCapture:
         return draws_seeded_numbers(op.node for op in program.operators if op.body) or folds_callbacks(program)
 
     @isolated_from_program
-    def _looking(self, signature: _Signature, fed: frozenset[str]) -> Looking | None:
+    def _looking(self, signature: _Signature, fed: frozenset[str]) -> ObservationPlan | None:
         """None if the runtime rejects the program's request, which its own run reports, and if the graph cannot be determined."""
         found = signature.dumps.get(fed)
         if found is not None:
@@ -317,7 +319,7 @@ class SessionCapture:
             self.capture.note(OF_SESSION.format(signature.model.names[0]))
         try:
             with no_garbage_collection():
-                found = Looking(
+                found = ObservationPlan(
                     self.capture,
                     signature.model,
                     self._session,

@@ -30,7 +30,7 @@ from tensorflow.python.debug.lib import debug_data
 from opdump.adapters.tensorflow.graphs.executed import Key
 from opdump.adapters.tensorflow.graphs.library import HANDLES
 from opdump.adapters.tensorflow.graphs.program import ProgramOperator
-from opdump.adapters.tensorflow.sessions.rehearsal import OwnSession
+from opdump.adapters.tensorflow.sessions.callback_stubs import OwnSession
 from opdump.dump_file.reading import Field, fields
 from opdump.sink.outside import remove_own, temporary_directory
 
@@ -181,7 +181,7 @@ class _Part:
     outputs: tuple[Key, ...]
 
 
-class ApartGraph:
+class RecomputeGraph:
     """Operators that are computed from seen values; the results of those in `wanted` are returned.
 
     `resolved` maps a tensor to its equal one; `library` has the functions that they run; `config` is the session's.

@@ -15,7 +15,7 @@ from torch import nn
 
 import opdump
 from opdump.checks import Checks, Thresholds
-from opdump.checks.histories import Checked, Histories, History
+from opdump.checks.nonfinite_lineage import Checked, Histories, History
 from opdump.checks.tensor_checks import TensorStats, stats_of
 from opdump.plan import DumpPlan
 from opdump.records import IO, OpRecord, StatisticValue, TensorRecord
@@ -118,7 +118,7 @@ def test_a_gradient_that_is_not_finite_is_followed_through_the_optimizer_into_th
     assert history.parameters == {"weight": 1}
     assert (history.first_step, history.last_step, history.killed) == (1, 2, [])
     lines = told(found.histories)
-    assert lines[0].startswith("inf  born    step 1  div at test_histories.py:")
+    assert lines[0].startswith("inf  born    step 1  div at test_nonfinite_lineage.py:")
     assert lines[1].endswith(", in forward, backward, optimizer, up to step 2")
     assert lines[2] == "     kept    step 1  in weight: later steps read it"
 

@@ -32,7 +32,7 @@ class OwnSession(tf.compat.v1.Session):  # type: ignore[misc]  # TensorFlow has 
     """A session that contains nothing of the program and is not recorded."""
 
 
-class Rehearsal:
+class CallbackStubs:
     """The callbacks of a graph without declared state; the graph keeps their replacements alive."""
 
     def __init__(self, graph: Any) -> None:
@@ -135,7 +135,7 @@ def executed_graph(
     watch.node_name, watch.output_slot = _NO_NODE, 0
     watch.debug_ops.append("DebugIdentity")
     watch.debug_urls.append(f"file://{place}")
-    with Rehearsal(session.graph).trial():  # constants are folded, which may call the program's Python
+    with CallbackStubs(session.graph).trial():  # constants are folded, which may call the program's Python
         made = session._make_callable_from_options(options)
     del made
     return ExecutedGraph(_published(place))

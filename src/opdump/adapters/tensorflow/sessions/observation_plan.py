@@ -26,9 +26,9 @@ from opdump.adapters.tensorflow.graphs.library import Slot, are_handles
 from opdump.adapters.tensorflow.graphs.outcomes import FORWARDS, Outcomes, rewritten_operators
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
 from opdump.adapters.tensorflow.operator_kinds import ENTERS, SKIPS, writes_variable
-from opdump.adapters.tensorflow.sessions.rehearsal import executed_graph
+from opdump.adapters.tensorflow.sessions.callback_stubs import executed_graph
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, program_of, read_variable
-from opdump.adapters.tensorflow.sessions.watches import ApartGraph, ObservedValue
+from opdump.adapters.tensorflow.sessions.watches import ObservedValue, RecomputeGraph
 from opdump.adapters.tensorflow.xla import LAUNCH, note_of_call
 from opdump.recorder import LiveTensor
 from opdump.records import SkipReason
@@ -36,7 +36,7 @@ from opdump.records import SkipReason
 _ATTEMPTS: Final = 4
 
 
-class Looking:
+class ObservationPlan:
     """The tensors that are fetched and watched in a dumped run of a signature, those computed after it, and the emitter.
 
     Creating it prepares two executors of the runtime and runs neither.
@@ -107,12 +107,12 @@ class Looking:
         """For calls of functions whose operators are computed apart: the results of each call, and the results computed apart."""
         wanted = set(self._apart)
         self.fetches, self.watches = self._access()
-        self.apart: ApartGraph | None = None
+        self.apart: RecomputeGraph | None = None
         if self._apart:
             ordered = [op for op in operators if op.name in self._apart]
             graph = session.graph
             library = graph.as_graph_def(from_version=graph.version).library
-            self.apart = ApartGraph(ordered, wanted, self._final, library, session._config)
+            self.apart = RecomputeGraph(ordered, wanted, self._final, library, session._config)
         chosen += [self._taken(op, self._skip_of(op) or reason) for op, reason in unseen]
         capture.recorder.matched_kernels |= self._selection.matched_kernels
         at_rest = {slot.key for op in operators if op.op_type in AT_REST for slot in op.outputs}

@@ -96,7 +96,7 @@ class Tally:
 
 
 @dataclass(slots=True, kw_only=True)
-class Circumstances:
+class ProgramFacts:
     """What an adapter knows about the program besides its operators."""
 
     framework: str = ""
@@ -135,12 +135,14 @@ class Nothing(NamedTuple):
 
 class _Case(NamedTuple):
     plan: DumpPlan
-    around: Circumstances
+    around: ProgramFacts
     executed: int
     skipped: Mapping[str, int]
 
 
-def why_nothing(plan: DumpPlan, around: Circumstances, *, executed: int, skipped: Mapping[str, int]) -> Nothing:
+def explain_empty_capture(
+    plan: DumpPlan, around: ProgramFacts, *, executed: int, skipped: Mapping[str, int]
+) -> Nothing:
     """Return the first reason in the table that applies. Call it only if nothing was captured."""
     case = _Case(plan, around, executed, skipped)
     text, reason = next((text, reason) for reason in _REASONS if (text := reason(case)))

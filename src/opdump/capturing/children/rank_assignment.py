@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from opdump import amounts
 from opdump.adapters.base import Adapter, SupportsGroups
 from opdump.capturing.children.family import FAMILY_VARIABLE, ChildReport, Family, SharedBytes, awaited_processes
-from opdump.capturing.late_writer import LateWriter, late_writer
+from opdump.capturing.deferred_writer import DeferredWriter, deferred_writer
 from opdump.errors import ConfigError
 from opdump.index.writer import RunFacts
 from opdump.interpreter.process_starts import Start
@@ -67,7 +67,7 @@ def family_of(plan: DumpPlan, facts: Mapping[str, Any], begun: Family | None = N
             family.end()
 
 
-class Place:
+class RankAssignment:
     """The rank of this process in its family."""
 
     def __init__(
@@ -121,9 +121,9 @@ class Place:
             if self._known:
                 self._settle()
                 return self._opened
-        return late_writer(plan, lambda: self._open(plan, run))
+        return deferred_writer(plan, lambda: self._open(plan, run))
 
-    def settled(self, writer: LateWriter) -> int:
+    def settled(self, writer: DeferredWriter) -> int:
         assert writer.opened is not None, "opening it settles the number"
         return self.rank
 

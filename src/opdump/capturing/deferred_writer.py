@@ -28,7 +28,7 @@ from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink
 
 
-class LateWriter:
+class DeferredWriter:
     """A placeholder for the writer that `open_it` returns."""
 
     def __init__(self, plan: DumpPlan, open_it: Callable[[], RankWriter]) -> None:
@@ -95,7 +95,7 @@ class LateWriter:
         """Called after the writer was opened."""
 
 
-class LateTensorFiles(LateWriter):
+class LateTensorFiles(DeferredWriter):
     """Placeholder for a layout that writes tensor by tensor."""
 
     def __init__(self, plan: DumpPlan, open_it: Callable[[], RankWriter]) -> None:
@@ -143,7 +143,7 @@ class LateTensorFiles(LateWriter):
             self._where_able(ability, call)
 
 
-class LateOperatorFiles(LateWriter):
+class LateOperatorFiles(DeferredWriter):
     """Placeholder for a layout with one file per operator."""
 
     @property
@@ -168,7 +168,7 @@ class LateOperatorFiles(LateWriter):
         return self.write_operator(op, tensors)
 
 
-def late_writer(plan: DumpPlan, open_it: Callable[[], RankWriter]) -> LateWriter:
+def deferred_writer(plan: DumpPlan, open_it: Callable[[], RankWriter]) -> DeferredWriter:
     """Return a placeholder for a writer in the layout of the plan."""
     kind = LateOperatorFiles if plan.layout_facts.files == "operators" else LateTensorFiles
     return kind(plan, open_it)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Known
+from opdump.checks.expected_values import PARAMETER, PROGRAMS_OWN, Known
 from opdump.checks.operator_classes import takes_out
 from opdump.checks.tensor_checks import Finding, TensorStats
 from opdump.checks.watchpoints import WatchHit, Watchpoint
@@ -59,7 +59,7 @@ _OVERWRITES_FIRST: Final = _words("copy copyfrom assign assignvariableop assigna
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SeenOperator:
     """An operator in a history, and what was found there."""
 
     op_name: str
@@ -80,7 +80,7 @@ class History:
     kind: str
     """`nan`, `inf`."""
     rank: int
-    born: Place | None = None
+    born: SeenOperator | None = None
     given: str = ""
     """The source from which they were first read, if `born` is None: `Parameter.fc.weight`."""
     first_step: int = 0
@@ -89,7 +89,7 @@ class History:
     """Operators that have some in their inputs and outputs."""
     phases: list[str] = field(default_factory=list)
     """The phases that they reached, in order."""
-    killed: list[Place] = field(default_factory=list)
+    killed: list[SeenOperator] = field(default_factory=list)
     parameters: dict[str, int] = field(default_factory=dict)
     """Parameters that contain them, with the first step that left them so."""
 
@@ -285,8 +285,8 @@ def _is_exact(record: TensorRecord) -> bool:
     return record.dtype == "bool" or record.dtype.startswith(("int", "uint"))
 
 
-def _place(op: OpRecord, text: str) -> Place:
-    return Place(
+def _place(op: OpRecord, text: str) -> SeenOperator:
+    return SeenOperator(
         op_name=op.op_name,
         op_type=op.op_type,
         step=op.step,

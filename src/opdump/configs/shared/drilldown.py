@@ -1,6 +1,6 @@
 """The configuration of a second run that dumps the tensors of the operators that were suspicious in the first run.
 
-    text = focused_config("mindspore", suspects, path="/tmp/dump", first={})
+    text = drilldown_config("mindspore", suspects, path="/tmp/dump", first={})
 
 The documents on offline models recommend this: statistics of everything first, then the tensors of a few operators.
 """
@@ -25,7 +25,7 @@ _KEPT: Final = ("path", "net_name", "support_device", "initial_iteration")
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class SelectedOperator:
     """An operator to record. `step` is None if it is unknown; every step is then dumped."""
 
     op_name: str
@@ -33,9 +33,9 @@ class Suspect:
     step: int | None = None
 
 
-def focused_config(
+def drilldown_config(
     dialect: SecondDialect,
-    suspects: Sequence[Suspect],
+    suspects: Sequence[SelectedOperator],
     *,
     path: str,
     first: Mapping[str, Any],
@@ -62,7 +62,7 @@ def focused_config(
 
 
 def _mindspore(
-    suspects: Sequence[Suspect], path: str, steps: set[int] | None, first: Mapping[str, Any]
+    suspects: Sequence[SelectedOperator], path: str, steps: set[int] | None, first: Mapping[str, Any]
 ) -> dict[str, Any]:
     if not is_dump_path(path):
         raise ConfigError(
@@ -109,7 +109,7 @@ def _literal(letter: str) -> str:
     return f"[{letter}]" if letter in ".*+?${}()|" else letter
 
 
-def _acl(suspects: Sequence[Suspect], path: str, steps: set[int] | None, recorded: set[int]) -> dict[str, Any]:
+def _acl(suspects: Sequence[SelectedOperator], path: str, steps: set[int] | None, recorded: set[int]) -> dict[str, Any]:
     models: dict[str, dict[str, None]] = {}
     for each in suspects:
         models.setdefault(each.net_name, {})[each.op_name] = None

@@ -21,7 +21,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, narrowed_results, planted_casts, scalars_read, told_of
 from opdump.comparison.causes import OF_THE_RUN, Causes, causes_first, ranked
 from opdump.comparison.differences import Difference, difference, epsilon_of, is_permutation, unshaped_difference
-from opdump.comparison.ends import remaining
+from opdump.comparison.end_state import remaining
 from opdump.comparison.execution import (
     Execution,
     draws,
@@ -33,6 +33,7 @@ from opdump.comparison.execution import (
     run_reference,
     same_inputs,
 )
+from opdump.comparison.float64_run import Float64Check, Following
 from opdump.comparison.integrity import (
     OTHER_NUMBERS,
     Integrity,
@@ -49,9 +50,8 @@ from opdump.comparison.integrity import (
 )
 from opdump.comparison.kernel_accuracy import erring_kernel, in_roundings, rounding_of
 from opdump.comparison.memory import StateMapping
-from opdump.comparison.mending import Attribution, attribute
 from opdump.comparison.nodes import Findings, Node, Suspect, are_of_two_modes, without
-from opdump.comparison.simulation import Following, Rehearsal
+from opdump.comparison.substitution import Attribution, attribute
 from opdump.comparison.trace import Trace, lasting, leaf_name, lifetimes
 from opdump.records import TensorRecord
 
@@ -86,7 +86,7 @@ class ReferenceReplay:
 
     whole_a: Integrity
     whole_b: Integrity
-    rehearsal: Rehearsal
+    float64_check: Float64Check
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class ReferenceReplay:
         self.a, self.b, self.alignment = a, b, alignment
         self.whole_a = check_integrity(a, None if before is None else before.whole_a)
         self.whole_b = check_integrity(b, None if before is None else before.whole_b)
-        self.rehearsal = Rehearsal() if before is None else before.rehearsal
-        self.rehearsal.then(a, b, alignment, following)
+        self.float64_check = Float64Check() if before is None else before.float64_check
+        self.float64_check.then(a, b, alignment, following)
         self._b_of_before = {} if before is None else before.alignment.b_of
         self._is_last = following() is None
         self.reference = run_reference(a, alignment.b_of, lasting(a, is_last=self._is_last))
@@ -149,14 +149,14 @@ class ReferenceReplay:
     @cached_property
     def _outliving(self) -> tuple[set[int], set[int]]:
         """The storages of either program that outlive the step."""
-        return self.rehearsal.outliving()
+        return self.float64_check.outliving()
 
     def _confirm(self) -> None:
         """Drop differences of the programs that do not change the end state."""
         accused = [suspect for suspect in self.found.suspects if suspect.kind in _OF_THE_PROGRAM]
         if not accused:
             return
-        if self.rehearsal.comes_to_the_same():
+        if self.float64_check.comes_to_the_same():
             self._drop(accused)
             return
         reached = self._reached()
@@ -234,7 +234,7 @@ class ReferenceReplay:
 
     @cached_property
     def _state_mapping(self) -> StateMapping | None:
-        return self.rehearsal.state_mapping()
+        return self.float64_check.state_mapping()
 
     def _matched(self, one: Node, other: Node) -> None:
         given = self._given(one, other)

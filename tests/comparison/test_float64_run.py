@@ -9,9 +9,9 @@ import pytest
 
 import opdump
 from opdump.comparison.execution import Execution, recorded
+from opdump.comparison.float64_run import Array, Float64Run, KeptValues
 from opdump.comparison.memory import Carried, StateTracker, read_step
 from opdump.comparison.nodes import Node
-from opdump.comparison.simulation import Array, Asked, Simulation
 
 pytestmark = pytest.mark.torch
 
@@ -38,12 +38,12 @@ def test_rows_that_a_step_did_not_read_are_there_in_the_next(tmp_path: Path) -> 
             optimizer.step()
     catalog = opdump.open(tmp_path)
     traces = [read_step(catalog, step) for step in range(3)]
-    tracker, simulation = StateTracker(), Simulation()
+    tracker, simulation = StateTracker(), Float64Run()
     found = [tracker.step(trace) for trace in traces]
     for trace, carried, following in zip(traces, found, [*found[1:], Carried()], strict=True):
         run = Execution(trace)
         (node,) = (node for node in trace.nodes if node.bare_type == "addmm")
-        asked = Asked(frozenset(), following.wanted, {node.index})
+        asked = KeptValues(frozenset(), following.wanted, {node.index})
         assert simulation.step(run, carried, _input, _output, asked)
         rows = run.inputs[node.index][1]
         assert rows.shape == (3, 4)

@@ -2,11 +2,11 @@
 
 Both programs run in float64 from the same values. A difference has no effect if everything that B computes from it, on every path to the end of the
 step, leads to a value that A has as well: for example a factor that one program applies before a product and the other after it. The other
-differences are mended one after another: an operator of B gets the output of A's. A difference is a cause if that brings the end state of B closer to
+differences are removed one after another: an operator of B gets the output of A's. A difference is a cause if that brings the end state of B closer to
 A's.
 
 Of A, memory keeps the initial values, the outputs that B takes over, the end state, and fingerprints of all other values. Of B, it keeps one run
-without changes. A run with mended operators computes only the values that these reach.
+without changes. A run with substituted operators computes only the values that these reach.
 """
 
 from __future__ import annotations
@@ -25,8 +25,15 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.causes import Sources, fingerprint
 from opdump.comparison.differences import fill_as_infinity, same_bits, unshaped_difference
-from opdump.comparison.ends import Goal, end_of, forget_the_rest, of_no_storage, outputs_read, read_as_number
-from opdump.comparison.execution import Constants, Execution, Leaves, draws, recorded, replay
+from opdump.comparison.end_state import (
+    ExpectedEndState,
+    end_of,
+    forget_the_rest,
+    of_no_storage,
+    outputs_read,
+    read_as_number,
+)
+from opdump.comparison.execution import Constants, Execution, StepInputs, draws, recorded, replay
 from opdump.comparison.kernel_accuracy import in_roundings
 from opdump.comparison.memory import Memory, Named
 from opdump.comparison.nodes import Node, Suspect, reachable, storages_of, without
@@ -40,13 +47,13 @@ Lasting = tuple[AbstractSet[int], AbstractSet[int]]
 _MOST_RUNS: Final = 24
 """The largest number of runs in which a difference is tried."""
 _MOST_LEFT: Final = 0.5
-"""The largest share of B's differing end values that may still differ once the causes are mended."""
+"""The largest share of B's differing end values that may still differ once the outputs of the causes are replaced."""
 _ALIKE: Final = 0.5
 """Two inputs with at least this share of equal elements are the same input with some elements changed."""
 _CLOSE: Final = 1e-3
 
 
-class Mending:
+class Substitution:
     """Both programs, run through the step in float64 on A's data, parameters and random numbers.
 
     reached   the operators of B that a difference reaches first
@@ -65,12 +72,12 @@ class Mending:
         """Coarse, to find large faults; `_whole` makes it exact if B misses nothing of the coarse one."""
         self._leaf_values: dict[tuple[int, int], Array | None] = {}
         self._missed_after: dict[AbstractSet[int], set[object]] = {}
-        """The end values of B that A does not have, by the operators that were mended."""
+        """The end values of B that A does not have, by the operators that were substituted."""
         self._lifetimes, self._outputs_read = lifetimes(b, lasting[1]), outputs_read(b)
 
-    def cures(self, differences: Sequence[AbstractSet[int]]) -> tuple[list[int], bool]:
-        """The differences that bring B's end state closer to A's when mended, the most effective first, and whether B then has no end value that A
-        lacks. Empty if most of the end values that differed still do.
+    def causes(self, differences: Sequence[AbstractSet[int]]) -> tuple[list[int], bool]:
+        """The differences that bring B's end state closer to A's when A's outputs replace B's, the most effective first, and whether B then has no end
+        value that A lacks. Empty if most of the end values that differed still do.
         """
 
         def missed_with(places: Iterable[int]) -> set[object]:
@@ -253,13 +260,13 @@ class Mending:
             whole.missed |= self._missed(run)
         return whole
 
-    def _missed_with(self, whole: _Whole, mended: AbstractSet[int]) -> set[object]:
-        """The end values of B that A lacks once these operators are mended."""
-        if mended not in self._missed_after:
-            self._missed_after[mended] = self._run_with(whole, mended)
-        return self._missed_after[mended]
+    def _missed_with(self, whole: _Whole, substituted: AbstractSet[int]) -> set[object]:
+        """The end values of B that A lacks once these operators are substituted."""
+        if substituted not in self._missed_after:
+            self._missed_after[substituted] = self._run_with(whole, substituted)
+        return self._missed_after[substituted]
 
-    def _run_with(self, whole: _Whole, mended: AbstractSet[int]) -> set[object]:
+    def _run_with(self, whole: _Whole, substituted: AbstractSet[int]) -> set[object]:
         """The same, computed. An operator that reads nothing changed keeps its outputs of the run without changes."""
         run = Execution(self._b)
         odd: set[_Place] = set()
@@ -267,8 +274,8 @@ class Mending:
         for node in self._b.nodes:
             values = self._inputs(run, node)
             outputs = whole.outputs[node.index]
-            if node.index in mended or any(_place_read(node, slot) in odd for slot in node.inputs):
-                outputs = self._given(node, values, mended)
+            if node.index in substituted or any(_place_read(node, slot) in odd for slot in node.inputs):
+                outputs = self._given(node, values, substituted)
                 odd.update(_places_that_differ(node, outputs, whole.outputs[node.index]))
             self._keep(run, node, values, outputs)
             run.write(node, outputs)
@@ -289,9 +296,9 @@ class Mending:
     def _input(self, run: Execution, node: Node, slot: int) -> Array | None:
         return run.look_up(node, slot, None if run.is_made(node, slot) else self._leaf(node, slot))
 
-    def _given(self, node: Node, values: Mapping[int, Array], mended: AbstractSet[int]) -> Mapping[int, Array]:
+    def _given(self, node: Node, values: Mapping[int, Array], substituted: AbstractSet[int]) -> Mapping[int, Array]:
         partner = self._alignment.a_of.get(node.index)
-        if partner is not None and (node.index in mended or draws(node)):
+        if partner is not None and (node.index in substituted or draws(node)):
             return self._first.outputs[partner]
         return _outputs(node, values)
 
@@ -322,7 +329,7 @@ class _First:
 
     def __init__(self, a: Trace, alignment: Alignment, taken_over: AbstractSet[int], lasting: AbstractSet[int]) -> None:
         run = Execution(a)
-        self.leaves = Leaves(run, alignment)
+        self.leaves = StepInputs(run, alignment)
         self.outputs: dict[int, Mapping[int, Array]] = {}
         self.floats: set[tuple[float, ...]] = set()
         """Fingerprints of every input and output."""
@@ -349,7 +356,7 @@ class _First:
             run.memory.release(needed, node.index)
         held = _last_held(run, lasting)
         ends = [end_of(run, storage, there) for storage, there in held.items()], of_no_storage(run)
-        self.goals = [Goal(*ends, is_coarse=is_coarse) for is_coarse in (True, False)]
+        self.goals = [ExpectedEndState(*ends, is_coarse=is_coarse) for is_coarse in (True, False)]
         """A's end state, compared coarsely and exactly."""
         self.writers = {storage: run.memory.last_writers(storage) for storage in held}
         """The last writers of each storage."""
@@ -511,15 +518,15 @@ def attribute(
     lasting     the storages of A and of B that outlive the step
     """
     reached = [nodes for _, nodes in suspects]
-    mending = Mending(a, b, alignment, set().union(*reached), lasting)
-    behind = mending.left_behind(reached)
+    substitution = Substitution(a, b, alignment, set().union(*reached), lasting)
+    behind = substitution.left_behind(reached)
     if len(behind) == len(suspects) and not unreached:
         behind = set()  # the end states differ, so one of the suspects is the cause
     refuted = [suspect for place, (suspect, _) in enumerate(suspects) if place in behind]
     rest = [each for place, each in enumerate(suspects) if place not in behind]
-    chosen, is_all = mending.cures([nodes for _, nodes in rest])
+    chosen, is_all = substitution.causes([nodes for _, nodes in rest])
     causes = [rest[place][0] for place in chosen]
-    leading = _leading(a, b, alignment, mending, rest, causes, is_all=is_all)
+    leading = _leading(a, b, alignment, substitution, rest, causes, is_all=is_all)
     causes = [*leading, *without(causes, leading)]
     others = without((*(suspect for suspect, _ in rest), *unreached), causes)
     if causes and is_all:
@@ -531,21 +538,21 @@ def _leading(
     a: Trace,
     b: Trace,
     alignment: Alignment,
-    mending: Mending,
+    substitution: Substitution,
     suspects: Sequence[tuple[Suspect, AbstractSet[int]]],
     causes: Sequence[Suspect],
     *,
     is_all: bool,
 ) -> list[Suspect]:
     """The causes that come before the others; some of them may not have been suspects."""
-    sources = mending.sources()
+    sources = substitution.sources()
     if _come_first(b, sources, suspects, causes, is_all=is_all):
         # If the output of a maker differs from its partner's, the maker is the cause.
-        makers = mending.makers_elsewhere(sources)
+        makers = substitution.makers_elsewhere(sources)
         of_makers = [suspect for suspect, _ in suspects if _says_of(suspect, makers)]
         return of_makers or [_source(a, b, alignment, index, suspects) for index in sources]
     if not causes:
-        return [_not_stepped(a.nodes[index]) for index in mending.not_stepped()]
+        return [_not_stepped(a.nodes[index]) for index in substitution.not_stepped()]
     # Sources on several lines include some whose effects do not matter.
     of_the_model = {index for index in sources if _is_of_the_model(b, index)}
 

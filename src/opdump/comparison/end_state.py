@@ -59,7 +59,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class EndState:
     """The end state of a step of one program."""
 
     states: Mapping[int, End] = field(default_factory=dict)
@@ -80,9 +80,9 @@ class Ends:
         yield from self.states.items()
         yield from self.made.items()
 
-    def with_noise(self, other: Ends, times: float) -> Ends:
+    def with_noise(self, other: EndState, times: float) -> EndState:
         """These ends, with noise: `times` their distance to `other`, the ends of the same program with other last bits."""
-        return Ends(
+        return EndState(
             {key: _with_noise(end, other.states[key], times) for key, end in self.states.items()},
             {key: _with_noise(end, other.made[key], times) for key, end in self.made.items()},
             [_with_noise(*pair, times) for pair in zip(self.numbers, other.numbers, strict=True)],
@@ -90,7 +90,7 @@ class Ends:
         )
 
 
-def ends_of(run: Execution, carried: AbstractSet[int], rewritten: AbstractSet[int]) -> Ends:
+def ends_of(run: Execution, carried: AbstractSet[int], rewritten: AbstractSet[int]) -> EndState:
     """The end state. `carried` has the storages with contents of earlier steps, `rewritten` those that the next step changes."""
     trace = run.trace
     lasting = carried | rewritten | storages_of(trace.finals.values())
@@ -105,7 +105,7 @@ def ends_of(run: Execution, carried: AbstractSet[int], rewritten: AbstractSet[in
         # What the program makes in its first step may last too, for example parameters.
         found = states if storage in run.leaf_storages else made
         found[storage] = replace(end, lasts=storage in lasting and bool(phases - {"backward"}))
-    return Ends(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
+    return EndState(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
 
 
 def trained(trace: Trace) -> set[int]:
@@ -158,7 +158,7 @@ def outputs_read(trace: Trace) -> set[tuple[int, int]]:
     return {maker for node in trace.nodes for maker in node.makers.values()}
 
 
-def same_ends(first: Ends, second: Ends, alignment: Alignment) -> bool:
+def same_ends(first: EndState, second: EndState, alignment: Alignment) -> bool:
     """Whether both programs leave the same, within rounding. False if there is nothing to compare."""
     return (
         _same_states(first, second, alignment)
@@ -168,7 +168,7 @@ def same_ends(first: Ends, second: Ends, alignment: Alignment) -> bool:
     )
 
 
-def _same_states(first: Ends, second: Ends, alignment: Alignment) -> bool:
+def _same_states(first: EndState, second: EndState, alignment: Alignment) -> bool:
     """Whether the lasting ends of each program are in the other, in the matched storage or elsewhere."""
     in_a, in_b = _Side(dict(first.all())), _Side(dict(second.all()))
     for storage, end in in_a.ends.items():
@@ -303,7 +303,7 @@ _COARSE: Final = 1e-3
 """Relative to the change by a step: most faults change more, and rounded constants less."""
 
 
-class Goal:
+class ExpectedEndState:
     """The ends of A: lasting `storages`, and `others` (losses, and outputs if nothing is trained). `is_coarse` allows larger differences."""
 
     def __init__(self, storages: Sequence[End], others: Sequence[End], *, is_coarse: bool) -> None:
@@ -332,7 +332,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class LastingTensor:
     """A tensor that both programs leave, represented as the input of a final node of each."""
 
     a: Node
@@ -361,7 +361,7 @@ def outliving(trace: Trace, rewritten: AbstractSet[int]) -> set[int]:
     return (named | rewritten | storages_of(trace.finals.values()) | trained(trace)) - gradients(trace)
 
 
-def remaining(reference: Execution, run: Execution, alignment: Alignment) -> Iterator[Remains]:
+def remaining(reference: Execution, run: Execution, alignment: Alignment) -> Iterator[LastingTensor]:
     """The tensors that both programs leave: parameters by name, all others by storage."""
     a, b = reference.trace, run.trace
     seen: set[int] = set()
@@ -373,13 +373,13 @@ def remaining(reference: Execution, run: Execution, alignment: Alignment) -> Ite
         first, second = reference.memory.read(node_a, 0), run.memory.read(node_b, 0)
         if first.values is not None and second.values is not None:
             seen.add(record.memory.storage)
-            yield Remains(node_a, node_b, first.writers, second.writers, difference(first.values, second.values))
+            yield LastingTensor(node_a, node_b, first.writers, second.writers, difference(first.values, second.values))
     for here, there in alignment.storages.items():
         if there not in seen:
             yield from _left_in(reference, run, here, there)
 
 
-def _left_in(reference: Execution, run: Execution, here: int, there: int) -> Iterator[Remains]:
+def _left_in(reference: Execution, run: Execution, here: int, there: int) -> Iterator[LastingTensor]:
     """The contents of a storage of A and one of B, without single numbers, such as counters."""
     first, second = reference.memory.storage(here), run.memory.storage(there)
     if first is None or second is None or first.dtype != second.dtype or len(first.values) != len(second.values):
@@ -387,7 +387,7 @@ def _left_in(reference: Execution, run: Execution, here: int, there: int) -> Ite
     known = None if first.known is None or second.known is None else first.known & second.known
     if known is None or known.sum() < 2:
         return
-    yield Remains(
+    yield LastingTensor(
         _last(reference.trace, _record_in(reference.trace, here)),
         _last(run.trace, _record_in(run.trace, there)),
         reference.memory.last_writers(here),

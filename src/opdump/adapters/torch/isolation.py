@@ -28,30 +28,30 @@ from opdump.adapters.torch.private_names import (
 # reads and every function that it calls. What opdump does between the program's own calls runs inside `with unseen():`,
 # for example `tensor.shape`, `tensor.untyped_storage()` and `parameter.requires_grad`.
 #
-# User code must not run inside it. `never_seen` applies it to a whole function. `apart()` is for work on the program's
+# User code must not run inside it. `never_seen` applies it to a whole function. `no_active_modes()` is for work on the program's
 # device: it switches off everything that the program has switched on.
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-unseen = no_function_modes
+hidden_from_torch_modes = no_function_modes
 # The dispatch keys of autograd (backward and forward mode), version counters and autocast.
 _without_kernels = without_keys(("Autograd", "Autocast"), "ADInplaceOrView")
 
 
 def never_seen(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Decorator: run the function inside `unseen()`."""
+    """Decorator: run the function inside `hidden_from_torch_modes()`."""
 
     @wraps(function)
     def inside(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        with unseen():
+        with hidden_from_torch_modes():
             return function(*args, **kwargs)
 
     return inside
 
 
 @contextmanager
-def apart() -> Iterator[None]:
+def no_active_modes() -> Iterator[None]:
     """Deactivate the program's modes in this thread inside the block.
 
     These are inference mode, whose tensors cannot be written later; dispatch modes and function modes, including a default

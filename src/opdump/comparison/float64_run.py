@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import difference, epsilon_of, unshaped_difference
-from opdump.comparison.ends import Ends, ends_of, forget_the_rest, outliving, outputs_read, same_ends
-from opdump.comparison.execution import Execution, Leaves, draws, recorded, replay
+from opdump.comparison.end_state import EndState, ends_of, forget_the_rest, outliving, outputs_read, same_ends
+from opdump.comparison.execution import Execution, StepInputs, draws, recorded, replay
 from opdump.comparison.memory import Carried, Named, StateMapping, StateTracker
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace, lasting, lifetimes
@@ -51,7 +51,7 @@ _SHAKEN_BITS: Final = 2.0
 """The noise of initial values, in units of the rounding of float64."""
 
 
-class Shaker:
+class RoundingNoise:
     """Changes the last bits of numbers, to measure the effect of rounding."""
 
     def __init__(self, kind: Noise, seed: int, most: float = math.inf) -> None:
@@ -88,7 +88,7 @@ class Shaker:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class KeptValues:
     """What to keep of a step that has run. Everything else is dropped as soon as no operator reads it."""
 
     storages: AbstractSet[int]
@@ -97,15 +97,15 @@ class Asked:
     """Storages that the next step uses again."""
     nodes: AbstractSet[int] = frozenset()
     """Nodes whose inputs and outputs are kept."""
-    leaves: Leaves | None = None
+    leaves: StepInputs | None = None
     """Collects values that no operator made. If set, the inputs and outputs of nodes that cannot be run again are kept too."""
 
 
 @dataclass(slots=True)
-class Simulation:
+class Float64Run:
     """One program in float64."""
 
-    shaker: Shaker | None = None
+    shaker: RoundingNoise | None = None
     _held: dict[int, Named] = field(default_factory=dict)
     """The contents of the storages that the next step uses again."""
 
@@ -114,7 +114,7 @@ class Simulation:
         """The contents that the latest step left for the next one, by storage of the latest step."""
         return self._held
 
-    def step(self, run: Execution, carried: Carried, leaf: Given, output: Given, asked: Asked) -> bool:
+    def step(self, run: Execution, carried: Carried, leaf: Given, output: Given, asked: KeptValues) -> bool:
         """Run a step. Return False if an input is unknown.
 
         carried   the state from the step before
@@ -242,14 +242,14 @@ class _Step:
 class _Both:
     """Both programs, with or without noise."""
 
-    a: Simulation
-    b: Simulation
+    a: Float64Run
+    b: Float64Run
     done: int = 0
     """The number of steps that have run."""
     failed: bool = False
     """Whether a step could not be run, so that its end state is unknown."""
 
-    def ends(self, steps: Sequence[_Step]) -> tuple[Ends, Ends] | None:
+    def ends(self, steps: Sequence[_Step]) -> tuple[EndState, EndState] | None:
         """The end states of both after the last of these steps; None if unknown."""
         found = None
         for step in steps[self.done :]:
@@ -258,15 +258,17 @@ class _Both:
         self.done = len(steps)
         return found
 
-    def _step(self, step: _Step) -> tuple[Ends, Ends] | None:
+    def _step(self, step: _Step) -> tuple[EndState, EndState] | None:
         (a, b), lasting_in = step.traces, step.lasting()
         first, second = Execution(a), Execution(b)
-        leaves = Leaves(first, step.alignment)
-        asked = Asked(lasting_in[0], step.wanted[0], step.drawn(), leaves)
+        leaves = StepInputs(first, step.alignment)
+        asked = KeptValues(lasting_in[0], step.wanted[0], step.drawn(), leaves)
         if not self.a.step(first, step.carried[0], _own_input, _own_output, asked):
             return None
         values = _FromA(first, leaves, step.alignment)
-        if not self.b.step(second, step.carried[1], values.leaf, values.output, Asked(lasting_in[1], step.wanted[1])):
+        if not self.b.step(
+            second, step.carried[1], values.leaf, values.output, KeptValues(lasting_in[1], step.wanted[1])
+        ):
             return None
         return (
             ends_of(first, step.carried[0].held_before, step.rewritten[0]),
@@ -285,20 +287,20 @@ class _Own:
     side: int
     most: float
     """The coarsest rounding that the programs chose."""
-    _runs: Sequence[Simulation] = field(init=False)
+    _runs: Sequence[Float64Run] = field(init=False)
     _done: int = 0
     _failed: bool = False
 
     def __post_init__(self) -> None:
-        shaken = (Simulation(Shaker("all", seed, self.most)) for seed in range(1, 1 + _SHAKEN))
-        self._runs = [Simulation(), *shaken]
+        shaken = (Float64Run(RoundingNoise("all", seed, self.most)) for seed in range(1, 1 + _SHAKEN))
+        self._runs = [Float64Run(), *shaken]
 
     def spread(self, steps: Sequence[_Step], nodes: AbstractSet[int]) -> Spreads:
         """How far the inputs and outputs of these nodes of the last step move."""
         found: dict[tuple[int, int], float] = {}
         for number in range(self._done, len(steps)):
             step, is_asked = steps[number], number == len(steps) - 1
-            asked = Asked(frozenset(), step.wanted[self.side], nodes if is_asked else frozenset())
+            asked = KeptValues(frozenset(), step.wanted[self.side], nodes if is_asked else frozenset())
             plain: Mapping[tuple[int, int], Array] = {}
             for simulation in self._runs:
                 run = Execution(step.traces[self.side])
@@ -322,7 +324,7 @@ def _values(run: Execution, nodes: AbstractSet[int]) -> Iterator[tuple[tuple[int
 
 
 @dataclass(slots=True)
-class Rehearsal:
+class Float64Check:
     """The steps so far, run in float64 when their end state is needed."""
 
     _added: list[tuple[_Traces, Alignment, Following]] = field(default_factory=list)
@@ -331,10 +333,10 @@ class Rehearsal:
     _trackers: tuple[StateTracker, StateTracker] = field(default_factory=lambda: (StateTracker(), StateTracker()))
     _carried: list[tuple[Carried, Carried]] = field(default_factory=list)
     """The state that each step finds from the one before, for one more step than `_steps`."""
-    _plain: _Both = field(default_factory=lambda: _Both(Simulation(), Simulation()))
+    _plain: _Both = field(default_factory=lambda: _Both(Float64Run(), Float64Run()))
     _noisy: Mapping[Noise, _Both] = field(
         default_factory=lambda: {
-            kind: _Both(Simulation(Shaker(kind, 1)), Simulation(Shaker(kind, 2))) for kind in _TIMES
+            kind: _Both(Float64Run(RoundingNoise(kind, 1)), Float64Run(RoundingNoise(kind, 2))) for kind in _TIMES
         }
     )
 
@@ -390,7 +392,9 @@ class Rehearsal:
         one, other = self._own.setdefault(most, (_Own(0, most), _Own(1, most)))
         return one.spread(self._steps, nodes_a), other.spread(self._steps, nodes_b)
 
-    def _with_noise(self, ends: tuple[Ends, Ends], kind: Noise, both: _Both) -> tuple[Ends, Ends] | None:
+    def _with_noise(
+        self, ends: tuple[EndState, EndState], kind: Noise, both: _Both
+    ) -> tuple[EndState, EndState] | None:
         moved = both.ends(self._steps)
         if moved is None:
             return None
@@ -415,7 +419,7 @@ class _FromA:
     """Initial values for B: A's, if they are as close as rounding."""
 
     first: Execution
-    leaves: Leaves
+    leaves: StepInputs
     alignment: Alignment
 
     def leaf(self, _: Execution, node: Node, slot: int) -> Array | None:

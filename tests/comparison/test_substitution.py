@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from opdump.comparison.alignment import align
-from opdump.comparison.ends import outliving
-from opdump.comparison.mending import Mending
+from opdump.comparison.end_state import outliving
+from opdump.comparison.substitution import Substitution
 from tests.comparison.programs import Program, traced
 
 pytestmark = pytest.mark.torch
@@ -26,13 +26,13 @@ class Compared:
             "A has these operators too"
         )
         lasting = outliving(one, frozenset()), outliving(other, frozenset())
-        self.mending = Mending(one, other, alignment, set().union(*self.differences), lasting)
+        self.substitution = Substitution(one, other, alignment, set().union(*self.differences), lasting)
 
-    def cures(self) -> tuple[list[int], bool]:
-        return self.mending.cures(self.differences)
+    def causes(self) -> tuple[list[int], bool]:
+        return self.substitution.causes(self.differences)
 
     def left_behind(self) -> set[int]:
-        return self.mending.left_behind(self.differences)
+        return self.substitution.left_behind(self.differences)
 
 
 def test_a_difference_that_changes_nothing_is_no_cause_and_another_is_one(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_difference_that_changes_nothing_is_no_cause_and_another_is_one(tmp_pa
         (below + x.mul(1.1)).exp()
 
     compared = Compared(tmp_path, first, second, "relu", "add")
-    assert compared.cures() == ([1], True)
+    assert compared.causes() == ([1], True)
     assert compared.left_behind() == {0}, "zeros are zeros"
 
 
@@ -58,7 +58,7 @@ def test_two_differences_that_cancel_each_other_are_no_cause(tmp_path: Path, fac
         x.mul_(2).relu_().div_(factor).neg_().exp()
 
     compared = Compared(tmp_path, first, second, "relu", "neg")
-    assert compared.cures() == (([], True) if factor == 2 else ([1], True)), (
+    assert compared.causes() == (([], True) if factor == 2 else ([1], True)), (
         "the output of relu is divided by another number"
     )
 
@@ -73,7 +73,7 @@ def test_a_factor_on_the_other_side_of_a_product_is_left_behind(tmp_path: Path, 
 
     compared = Compared(tmp_path, first, second, "mm")
     assert compared.left_behind() == ({0} if factor == 3 else set())
-    assert compared.cures() == ([], factor == 3), "A's product without its factor is no better"
+    assert compared.causes() == ([], factor == 3), "A's product without its factor is no better"
 
 
 def test_a_difference_that_meets_at_a_later_value_is_left_behind(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_random_numbers_of_the_second_program_are_those_of_the_first(tmp_path: P
         torch.manual_seed(2)
         (torch.rand(5, 3) + x).tanh()
 
-    assert Compared(tmp_path / "other", first, second, "tanh").cures() == ([0], True)
-    assert Compared(tmp_path / "same", first, without, "tanh").cures() == ([], True)
+    assert Compared(tmp_path / "other", first, second, "tanh").causes() == ([0], True)
+    assert Compared(tmp_path / "same", first, without, "tanh").causes() == ([], True)
 
 
 def test_what_leaves_most_as_it_is_is_no_cause(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_leaves_most_as_it_is_is_no_cause(tmp_path: Path) -> None:
         (x + 1).tanh()
         (x + 1).cos()
 
-    assert Compared(tmp_path, first, second, "exp").cures() == ([], False)
+    assert Compared(tmp_path, first, second, "exp").causes() == ([], False)
 
 
 def test_what_was_mended_on_the_way_to_the_cause_is_no_cause(tmp_path: Path) -> None:
@@ -148,4 +148,4 @@ def test_what_was_mended_on_the_way_to_the_cause_is_no_cause(tmp_path: Path) -> 
         below.tanh()
         below.cos()
 
-    assert Compared(tmp_path, first, second, "tanh", "exp").cures() == ([1], True)
+    assert Compared(tmp_path, first, second, "tanh", "exp").causes() == ([1], True)
