@@ -129,8 +129,10 @@ def records_of_step(
     columns = StepColumns(parts, *numbers)
     files: list[str | None] = []
     for part in parts:
-        is_run = isinstance(part, BlockRun)
-        files += part.files or [None] * len(part.rows) if is_run else [entry.file for entry in part.tensors]
+        if isinstance(part, BlockRun):
+            files += part.files or [None] * len(part.rows)
+        else:
+            files += [entry.file for entry in part.tensors]
     return columns.ops, columns.tensors, files
 
 

@@ -33,8 +33,7 @@ from opdump.graph import PYNATIVE, graph_of_word, graph_word
 from opdump.index.opening import INDEX_NAME
 from opdump.index.payload import inside
 from opdump.index.runs import METADATA
-from opdump.layouts.mindspore_sync.files import STATISTIC_NAME, RankPlace, find_places, locate
-from opdump.layouts.mindspore_sync.files import TensorDirectory as SyncPlace
+from opdump.layouts.mindspore_sync.files import STATISTIC_NAME, RankPlace, TensorDirectory, find_places, locate
 from opdump.layouts.mindspore_sync.layout import MINDSPORE_2_3
 from opdump.records import IO
 
@@ -51,7 +50,7 @@ EXPECTED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class TensorDirectory:
+class DumpDirectory:
     """A directory that may contain dump files, below the root of its device."""
 
     relative: str
@@ -81,7 +80,7 @@ class DevicePlaces:
     root: Path
     base: Path
     rank_id: int
-    places: tuple[TensorDirectory, ...]
+    places: tuple[DumpDirectory, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ class _Walk:
         self.path = path
         self.base = path
         self.problems: list[CorruptDumpError] = []
-        self._places: dict[int, list[TensorDirectory]] = {}
+        self._places: dict[int, list[DumpDirectory]] = {}
 
     def found(self) -> Found:
         devices = tuple(
@@ -159,7 +158,7 @@ class _Walk:
                 step_id = _number(above.name)
                 self.base = above if step_id is None else above.parent
                 if below:
-                    self._add_device(int(below[0]), "", below[1:], TensorDirectory("", parts[position], step_id))
+                    self._add_device(int(below[0]), "", below[1:], DumpDirectory("", parts[position], step_id))
                 else:
                     self._add_time("", parts[position], step_id)
                 return
@@ -169,11 +168,11 @@ class _Walk:
             return
         name = self.path.name
         if not _DEVICE.fullmatch(name):
-            self._add_device(0, "", (), TensorDirectory(""), copied_model=name)
+            self._add_device(0, "", (), DumpDirectory(""), copied_model=name)
         elif any(_NUMBER.fullmatch(inner) for inner in self._directories("")):
-            self._add_device(int(name), "", (), TensorDirectory(""))
+            self._add_device(int(name), "", (), DumpDirectory(""))
         else:
-            self._add_device(0, "", (), TensorDirectory("", data_index=int(name)))
+            self._add_device(0, "", (), DumpDirectory("", data_index=int(name)))
 
     def _add_exceptions(self) -> bool:
         """Add the devices of operators that failed; returns whether there are some at, above or below the path."""
@@ -184,7 +183,7 @@ class _Walk:
                 relative = "/".join(below)
                 devices = [name for name in self._directories(relative) if _DEVICE.fullmatch(name)]
                 for name in devices:
-                    self._add_device(int(name), _joined(relative, name), (), TensorDirectory(""))
+                    self._add_device(int(name), _joined(relative, name), (), DumpDirectory(""))
                 if devices:
                     return True
         return False
@@ -192,10 +191,10 @@ class _Walk:
     def _add_time(self, relative: str, time: str, step_id: int | None) -> None:
         for name in self._directories(relative):
             if _DEVICE.fullmatch(name):
-                self._add_device(int(name), _joined(relative, name), (), TensorDirectory("", time, step_id))
+                self._add_device(int(name), _joined(relative, name), (), DumpDirectory("", time, step_id))
 
     def _add_device(
-        self, rank: int, relative: str, above: Sequence[str], like: TensorDirectory, *, copied_model: str = ""
+        self, rank: int, relative: str, above: Sequence[str], like: DumpDirectory, *, copied_model: str = ""
     ) -> None:
         """Add every directory from `relative` down that contains a file; `above` are the path components between it and the
         device.
@@ -209,7 +208,7 @@ class _Walk:
             net_name, graph_id, data_index = meaning
             directories, has_files = self._listed(directory)
             if has_files:
-                place = TensorDirectory(
+                place = DumpDirectory(
                     directory,
                     like.time,
                     like.step_id,
@@ -222,7 +221,7 @@ class _Walk:
                 pending.extend((_joined(directory, name), (*words, name)) for name in reversed(directories))
         if not any(_is_within(place, relative) for place in self._places.get(rank, ())) and self._has_index(relative):
             # Operators that left no file, all of them.
-            self._places.setdefault(rank, []).append(TensorDirectory(relative, like.time, like.step_id))
+            self._places.setdefault(rank, []).append(DumpDirectory(relative, like.time, like.step_id))
 
     def _has_index(self, relative: str) -> bool:
         return (self.path / relative / METADATA / INDEX_NAME).is_file()
@@ -282,7 +281,7 @@ def _is_directory(root: Path, relative: str, entry: os.DirEntry[str]) -> bool | 
         return CorruptDumpError(f"{entry.path}: cannot be read ({error.strerror})")
 
 
-def _is_within(place: TensorDirectory, relative: str) -> bool:
+def _is_within(place: DumpDirectory, relative: str) -> bool:
     return place.relative == relative or place.relative.startswith(_joined(relative, "") if relative else "")
 
 
@@ -373,15 +372,13 @@ def _in_ranks(path: Path) -> Found:
     return Found(tuple(devices), ())
 
 
-def _device(path: Path, rank: RankPlace, places: Sequence[SyncPlace]) -> DevicePlaces:
+def _device(path: Path, rank: RankPlace, places: Sequence[TensorDirectory]) -> DevicePlaces:
     below = os.path.relpath(rank.root, path)
     is_below = not below.startswith("..")
     prefix = f"{below}/" if is_below and below != "." else ""
     root = path if is_below else rank.root
     found = tuple(
-        TensorDirectory(
-            prefix + place.relative, net_name=place.net_name, graph_id=place.graph_id, data_index=place.step
-        )
+        DumpDirectory(prefix + place.relative, net_name=place.net_name, graph_id=place.graph_id, data_index=place.step)
         for place in places
         if place.step is not None
     )
@@ -475,7 +472,7 @@ class PlaceFiles:
         return not self.executions and self.statistics is None
 
 
-def list_place(root: Path, place: TensorDirectory) -> PlaceFiles:
+def list_place(root: Path, place: DumpDirectory) -> PlaceFiles:
     """The files of a place by execution, in the order of their names. Files with other names are left out."""
     problems: list[CorruptDumpError] = []
     names = [name for name, is_directory in list_directory(root, place.relative, problems) if not is_directory]
