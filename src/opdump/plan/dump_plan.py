@@ -29,7 +29,6 @@ ExceptionDetail = Literal["brief", "norm", "detail"]
 OverflowKind = Literal["aicore", "atomic"]
 Trigger = Literal["nan", "inf", "exception", "signal", "loss-spike"]
 TRIGGERS: Final[tuple[Trigger, ...]] = ("nan", "inf", "exception", "signal")
-"""The statistics of a plan that names none."""
 """The first NaN, the first infinity outside of a mask, an exception that ends the block under capture, SIGUSR1."""
 
 LONGEST_QUEUE: Final = 2**30
