@@ -370,8 +370,8 @@ def test_a_program_finds_tensorflow_1_as_it_was(programs: Programs) -> None:
     assert lines[0] == "comparison False 1", "of two tensors: whether they are one"
     assert [line.split()[2:] for line in lines[1:4]] == [["kept", "True"]] * 3, "the second argument of dropout"
     assert lines[4:6] == ["saved True", "eval [3.0, 3.0]"]
-    assert lines[6].startswith("layers GoneNameError tf.layers.dense is not there")
-    assert lines[7].startswith("contrib GoneNameError tf.contrib.slim is not there")
+    assert lines[6].startswith("layers GoneNameError tf.layers.dense does not exist: it was removed with Keras 2")
+    assert lines[7].startswith("contrib GoneNameError tf.contrib.slim does not exist: it was removed with TensorFlow 1")
     (training,) = {path.parent for path in run.dump.glob("[0-9]*/0/*/*/1/Cos.*")}
     types = [path.name.partition(".")[0] for path in training.iterdir()]
     assert types.count("Sin") == types.count("Cos") == 3, "each turn of the loop, and of its gradient"
