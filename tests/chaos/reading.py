@@ -95,7 +95,7 @@ def _compare(
             continue
         if elements is None and expected[2] is not None:
             found.counts["files missing, reported"] += 1
-            if not is_told and not any("not there" in problem for problem in told):
+            if not is_told and not any("not on disk" in problem for problem in told):
                 found.wrong.append(f"{where}: {key} has lost its file, which is not reported")
         elif elements != expected[2]:
             found.wrong.append(f"{where}: {key} has other elements")

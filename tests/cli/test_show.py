@@ -173,7 +173,7 @@ def test_a_run_that_ended_is_not_called_cut_off_for_want_of_its_index(tmp_path: 
     assert index.name in unreadable.stderr
     index.unlink()
     assert "not known: there is no index" in show(path)
-    assert "cut off" not in unreadable.stdout + show(path)
+    assert "interrupted" not in unreadable.stdout + show(path)
 
 
 def test_a_wrong_command_line_ends_with_2(dump: Path) -> None:

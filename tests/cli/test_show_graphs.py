@@ -97,7 +97,7 @@ def test_damaged_notes_are_told_and_files_looked_for(program: Program) -> None:
     _write_graphs(program.script)
     shown = opdump("show", str(program.dump), cwd=program.script)
     assert shown.returncode == 0
-    assert "ge_graphs.json: holds no notes" in shown.stderr
+    assert "ge_graphs.json: has no notes on graph files" in shown.stderr
     assert _line(shown.stdout) == FOUND
 
 

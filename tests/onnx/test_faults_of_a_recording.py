@@ -93,7 +93,7 @@ def test_what_a_killed_recording_did_not_finish_is_left_out_or_told(tmp_path: Pa
             for tensor in catalog.tensors(step=step):
                 assert tensor.payload is None or tensor.payload.to_host().shape == tensor.shape
         shown = CliRunner().invoke(main, ["show", str(root)], catch_exceptions=False)
-        assert "cut off" in shown.output
+        assert "interrupted" in shown.output
         record(root, layout)
         assert not list(root.rglob("*.part"))
         assert any(run.complete for run in opdump.open(root, run="all").runs)

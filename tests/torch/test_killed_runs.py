@@ -95,11 +95,11 @@ def test_what_a_killed_run_did_not_finish_is_left_out_or_told(tmp_path: Path, la
                     step,
                 )
         assert not any(run.complete for run in catalog.runs), point
-        missing = [problem for problem in catalog.problems if "and not there" in str(problem)]
+        missing = [problem for problem in catalog.problems if "but not on disk" in str(problem)]
         assert len(missing) <= lost
     shown = CliRunner().invoke(main, ["show", str(tmp_path / str(points[0]))], catch_exceptions=False)
     assert shown.exit_code in (0, 1), shown.output
-    assert "cut off" in shown.output
+    assert "interrupted" in shown.output
     checked = CliRunner().invoke(main, ["check", str(tmp_path / str(points[0]))], catch_exceptions=False)
     assert checked.exit_code in (0, 1, 2), checked.output
 

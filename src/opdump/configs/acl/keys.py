@@ -219,7 +219,8 @@ def _advice(key: str, here: tuple[str, ...]) -> str:
     near = nearest(key, here, 1)
     if near:
         return f'the nearest known key is "{near[0]}"'
-    elsewhere = nearest(key, (*DUMP.keys, *_entry_keys()), 1, alike=0.75)
+    known = (*DUMP.keys, *_entry_keys())
+    elsewhere = [key] if key in known else nearest(key, known, 1, alike=0.75)
     if elsewhere:
         return f'"{elsewhere[0]}" is a key of {"dump" if elsewhere[0] in DUMP.keys else "an entry of dump.dump_list"}'
     return f"known keys: {', '.join(here)}"
