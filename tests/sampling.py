@@ -25,13 +25,14 @@ FILES: Final[Mapping[str, int]] = {
     "tests/startup/": 6,
     "tests/cli/test_children": 3,
     "tests/cli/test_infer": 3,
-    "tests/cli/test_run": 4,
+    "tests/cli/test_run": 6,
     "tests/cli/test_tracebacks": 4,
     "tests/comparison/test_across_frameworks": 3,
+    "tests/comparison/test_rank_layouts": 3,
     "tests/jax/capture/test_columns": 3,
     "tests/jax/capture/test_pieces": 3,
     "tests/project/test_extension": 4,
-    "tests/torch/": 4,
+    "tests/torch/": 6,
 }
 """One in N tests of a file runs, by the start of its path."""
 _KEY = "sampled"
