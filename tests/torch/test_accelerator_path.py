@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 import opdump
 from opdump.adapters.torch.device import BLOCK, NARROW, WIDTH, DeviceSummaries, blocks_of, queue_row
-from opdump.adapters.torch.memory import NAMES, copy_of_elements
+from opdump.adapters.torch.memory import NAMES, elements_of
 from opdump.kernels import Summary, summarise
 from opdump.plan import DumpPlan
 from tests.torch.dump_comparison import assert_same_dumps
@@ -277,7 +277,7 @@ def _numbers(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 def _of_host(tensor: Tensor) -> Summary:
     name = NAMES[tensor.dtype]
     dense = tensor.float() if name.startswith("float8") else tensor
-    return summarise(copy_of_elements(dense), NAMES[dense.dtype])
+    return summarise(np.array(elements_of(dense), order="C"), NAMES[dense.dtype])
 
 
 _TYPES = [dtype for dtype, name in NAMES.items() if not name.startswith(("complex", "q"))]

@@ -297,7 +297,7 @@ def test_an_interrupted_run_leaves_readable_files() -> None:
                 session.run([train, loss], {x: X})
                 raise AssertionError("no interrupt")
             except KeyboardInterrupt:
-                found.capture.recorder.after_op = original  # type: ignore[method-assign]
+                found.capture.recorder.after_op = original  # type: ignore[method-assign]  # as it was
             session.run([train, loss], {x: X})
     assert len(found.values("loss", 0)) == 1, found.catalog.problems
     assert not found.catalog.problems, found.catalog.problems

@@ -81,11 +81,6 @@ def elements_of(dense: torch.Tensor) -> npt.NDArray[Any]:
     return elements
 
 
-def copy_of_elements(dense: torch.Tensor) -> npt.NDArray[Any]:
-    """A C-contiguous copy of the memory; bfloat16 as its 16 raw bits."""
-    return np.array(elements_of(dense), order="C", copy=True)
-
-
 def widened(raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Raw bits of bfloat16 as float32, of which they are the upper half."""
     return (raw.astype(np.uint32) << 16).view(np.float32)
