@@ -112,7 +112,7 @@ class Recording:
                 *_no_loss(recorder),
                 *notes,
             ),
-            nothing=recorder.why_nothing() if recorder.failure is None else None,
+            nothing=recorder.explain_empty_capture() if recorder.failure is None else None,
             failure=failure_text(recorder.failure),
             files_lost=self.sink.files_lost,
             verdict=recorder.verdict,
@@ -302,7 +302,7 @@ class Dump:
         recorder = self._parts.recording.recorder
         recorder.circumstances.in_children = unseen
         is_elsewhere = any(child.captured for child in report.children)
-        return replace(report, nothing=None if is_elsewhere else recorder.why_nothing())
+        return replace(report, nothing=None if is_elsewhere else recorder.explain_empty_capture())
 
 
 def _marks_without_effect(plan: DumpPlan, marks: ProgramMarks) -> Iterator[str]:

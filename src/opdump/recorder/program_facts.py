@@ -1,7 +1,7 @@
 """Counts what was recorded and what was not, and explains why a capture recorded nothing.
 
 recorder.circumstances.next_step = 4
-why_nothing(recorder.plan, recorder.circumstances, executed=0, skipped={})
+explain_empty_capture(recorder.plan, recorder.circumstances, executed=0, skipped={})
 Nothing("no selected step was reached: the program ended steps 0 to 3, and `iteration` asks for 5-8", is_gap=True)
 """
 

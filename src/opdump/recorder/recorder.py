@@ -429,7 +429,7 @@ class Recorder:
         """Return a message for each entry of `kernels` that matched no operator, with the nearest names seen."""
         return unmatched_kernels(self.plan, self.matched_kernels, self.names_seen)
 
-    def why_nothing(self) -> Nothing | None:
+    def explain_empty_capture(self) -> Nothing | None:
         """Return why nothing was captured, or None if something was."""
         around, tally = self.circumstances, self.tally
         if tally.captured or (tally.tensors and not around.unable):

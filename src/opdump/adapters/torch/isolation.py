@@ -25,7 +25,7 @@ from opdump.adapters.torch.private_names import (
 # Hides opdump's own tensor calls from function modes and tensor subclasses of the program.
 #
 # PyTorch calls `__torch_function__` of the program's modes and tensor subclasses for every tensor property that Python
-# reads and every function that it calls. What opdump does between the program's own calls runs inside `with unseen():`,
+# reads and every function that it calls. What opdump does between the program's own calls runs inside `with hidden_from_torch_modes():`,
 # for example `tensor.shape`, `tensor.untyped_storage()` and `parameter.requires_grad`.
 #
 # User code must not run inside it. `never_seen` applies it to a whole function. `no_active_modes()` is for work on the program's

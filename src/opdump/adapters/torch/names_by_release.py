@@ -1,6 +1,6 @@
 """Looks up private names of PyTorch across releases, and lists what is lost if a release lacks them.
 
-    graph_task = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=gives(-1))
+    graph_task = resolve("torch._C._current_graph_task_id", of=BACKWARD, instead=constant(-1))
 
 The names themselves are in `private_names`.
 """

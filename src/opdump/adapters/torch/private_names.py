@@ -1,6 +1,6 @@
 """Every private name of PyTorch that the adapter uses, the ability that depends on it, and its substitute.
 
-    graph_task = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=gives(-1))
+    graph_task = resolve("torch._C._current_graph_task_id", of=BACKWARD, instead=constant(-1))
 
 A row lists the name of the newest release first, then older ones; the first that exists is used. If none exists, `instead`
 is used and the ability is lost: the program runs unchanged, and the report states the missing name and what that costs
