@@ -57,7 +57,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write from outside the framework: to one element of a tensor, after `after` statements."""
+    """A write from outside the framework: to one element of a tensor that is read later, after the statement of that index."""
 
     after: int
     tensor: int
@@ -128,10 +128,13 @@ def edited(program: Program, kind: EditKind, seed: int) -> Program:
         return replace(program, data=data)
     if kind == "memory":
         after = source.randrange(len(statements))
-        tensor = source.randrange(count + after)
-        return replace(
-            program, writes=[Write(after, tensor, source.randrange(SIDE * SIDE), source.choice([0.125, 2.0, -1.5]))]
-        )
+        read = {number for statement in statements[after + 1 :] for number in statement.inputs}
+        read.update(program.results if program.trains else ())  # by the loss
+        tensors = [number for number in range(count + after) if number in read]
+        if not tensors:
+            return program
+        value = source.choice([0.125, 2.0, -1.5])
+        return replace(program, writes=[Write(after, source.choice(tensors), source.randrange(SIDE * SIDE), value)])
     place = source.randrange(len(statements))
     old = statements[place]
     if kind == "argument":

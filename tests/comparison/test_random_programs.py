@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -12,7 +13,7 @@ import pytest
 
 import opdump
 from opdump.comparison.differences import difference, epsilon_of
-from tests.comparison.random_programs import EDITS, Array, Program, edited, random_program
+from tests.comparison.random_programs import EDITS, Array, Program, Statement, Write, edited, random_program
 
 pytest.importorskip("torch")
 
@@ -140,6 +141,14 @@ def benign(
 @pytest.mark.parametrize("saved", ["full", "statistic"])
 def test_edited_programs_whose_results_differ_are_never_benign(tmp_path: Path, saved: Saved, *, trains: bool) -> None:
     assert benign(tmp_path, range(7), saved, trains=trains) == []
+
+
+@pytest.mark.xfail(strict=True, reason="no operator reads the result again, so the write is not recorded")
+def test_a_write_into_a_result_after_its_last_reader_is_a_difference(tmp_path: Path) -> None:
+    program = Program([np.full((4, 4), 2.0, np.float32)], [Statement("relu", (0,)), Statement("exp", (0,))])
+    written = replace(program, writes=[Write(after=1, tensor=1, element=3, value=0.5)])
+    assert differ(dumped(program, tmp_path / "a", "full"), dumped(written, tmp_path / "b", "full"), "full")
+    assert opdump.compare(tmp_path / "a", tmp_path / "b").verdict == "divergent"
 
 
 @pytest.mark.parametrize("compiled", [(False, True), (True, False), (True, True)], ids=["b", "a", "both"])
