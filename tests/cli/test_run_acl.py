@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import opdump
+from opdump.commands import main
 from opdump.commands.run import run
 
 SCRIPT = """
@@ -46,9 +47,11 @@ def _run(tmp_path: Path, script: str, *options: str, **dump: object) -> tuple[in
 
 def test_a_model_of_the_script_under_an_acl_json(tmp_path: Path) -> None:
     (tmp_path / "output").mkdir()
-    # A relative path is resolved against the script's directory.
+    # A relative path is resolved against the script's directory, and by `config check` against that of the file beside it.
     code, _ = _run(tmp_path, SCRIPT, dump_path="output", dump_list=[{"model_name": "Net"}], dump_level="kernel")
     assert code == 0
+    checked = CliRunner().invoke(main, ["config", "check", str(tmp_path / "acl.json")])
+    assert json.loads(checked.stdout)["path"] == str(tmp_path / "output")
     executions = list(opdump.open(tmp_path / "output").executions())
     assert [execution.op.op_type for execution in executions] == ["addmm", "relu"] * 2
     assert {execution.op.net_name for execution in executions} == {"Net"}

@@ -122,7 +122,7 @@ def test_the_verdict_is_in_the_json(tmp_path: Path) -> None:
     ("mode", "script", "verdict"),
     [
         ("on", "torch.full((2,), 1e30) * 1e30", "first overflow: step 0, aten::mul.Tensor at train.py:2 (Default/"),
-        ("on", "torch.ones(2) * 2", "no overflow in "),
+        ("on", "(torch.ones(2) * 2).view(1, 2) + 1", "no overflow in 3 operators"),
         ("exception", "torch.ones(2) @ torch.ones(3)", "first failure: step 0, aten::dot at train.py:2 (Default/"),
         ("exception", "torch.ones(2) * 2", "no operator failed"),
     ],

@@ -73,10 +73,13 @@ def test_the_file_tells_its_dialect_and_takes_overrides(tmp_path: Path) -> None:
         load_plan(file, environ={}, qqq=1)
 
 
-def test_a_relative_path_is_resolved_against_the_program_directory(tmp_path: Path) -> None:
-    (tmp_path / "program" / "dump").mkdir(parents=True)
+def test_a_relative_path_is_resolved_against_the_current_directory_as_in_a_program(tmp_path: Path) -> None:
+    for directory in (tmp_path / "program" / "dump", tmp_path / "dump"):
+        directory.mkdir(parents=True, exist_ok=True)
     plan = load_plan(_write(enable_dump=True, dump_path="dump"), environ={}, program_directory="program")
-    assert plan.path == (tmp_path / "program" / "dump").resolve()
+    assert plan.path == (tmp_path / "dump").resolve()
+    checked = _opdump("check", _write(enable_dump=True, dump_path="dump"))
+    assert json.loads(checked.stdout)["path"] == str((tmp_path / "dump").resolve())
 
 
 def test_a_file_that_enables_nothing_is_valid_and_said() -> None:

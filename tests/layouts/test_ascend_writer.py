@@ -19,6 +19,7 @@ from opdump.dump_file import read_dump_file
 from opdump.dump_file.names import parse_dump_name, read_mapping
 from opdump.dump_file.opdebug import decode_opdebug
 from opdump.errors import DumpPathError
+from opdump.graph import PYNATIVE
 from opdump.index.runs import METADATA
 from opdump.index.writer import RunFacts
 from opdump.kernels import summarise
@@ -355,6 +356,18 @@ def test_an_overflow_is_told_in_the_bytes_of_a_device(tmp_path: Path, settings: 
     (report,) = decode_opdebug(read_dump_file(path).outputs[0].data.read()).overflows
     assert (report.accelerator, report.model_id, report.stream_id, report.task_id) == ("AI Core", 3, 4, 57)
     assert report.statuses == (0x100,)
+
+
+@pytest.mark.parametrize("settings", [ASYNC, BIN, ACL])
+def test_an_overflow_outside_of_every_graph_has_the_model_0(tmp_path: Path, settings: Mapping[str, Any]) -> None:
+    ops = _overflow(tmp_path, settings, _small(graph_id=PYNATIVE, net_name=""))
+    assert [op.op_type for op in ops] == ["MatMul", "Opdebug"]
+    (path,) = tmp_path.rglob("Opdebug.*")
+    if path.suffix == ".json":
+        assert json.loads(path.read_text(encoding="utf-8"))["AI Core"]["model_id"] == 0
+    else:
+        (report,) = decode_opdebug(read_dump_file(path).outputs[0].data.read()).overflows
+        assert (report.model_id, report.statuses) == (0, (0x100,))
 
 
 def test_beside_npy_an_overflow_is_json(tmp_path: Path) -> None:

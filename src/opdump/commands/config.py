@@ -70,10 +70,19 @@ def check(file: str | None, strict: bool, dialect: str | None, dialect_version: 
     """Check FILE and print the dump plan that it describes.
 
     FILE defaults to $MINDSPORE_DUMP_CONFIG. The plan goes to standard output, warnings go to standard error. The dump directory
-    of a data_dump.json is created, as in a run; that of an acl.json or npu_dump.json must exist. The exit code is 0 if FILE is valid and 1
-    if not; for an acl.json the message starts with the code of the dump system (EP0001 to EP0005).
+    of a data_dump.json is created, as in a run; that of an acl.json or npu_dump.json must exist. A relative dump_path of an
+    acl.json is relative to the directory of FILE here, and to that of the program in a run. The exit code is 0 if FILE is valid
+    and 1 if not; for an acl.json the message starts with the code of the dump system (EP0001 to EP0005).
     """
-    plan = load_plan(file, environ=os.environ, dialect=dialect, strict=strict, dialect_version=dialect_version)
+    # An acl.json usually lies beside its program, so its directory is the best guess at the program's, which is unknown here.
+    plan = load_plan(
+        file,
+        environ=os.environ,
+        dialect=dialect,
+        strict=strict,
+        dialect_version=dialect_version,
+        program_directory=None if file is None else Path(file).parent,
+    )
     print_warnings(plan.warnings)
     click.echo(plan.to_json())
 

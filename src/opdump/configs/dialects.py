@@ -47,8 +47,8 @@ def load_plan(
 ) -> DumpPlan:
     """The plan of a config file of any dialect; without `dialect` it is detected from the content.
 
-    `path` None means the file that MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names. `dialect_version` applies to acl.json,
-    `program_directory` to acl.json and npu_dump.json (see `load_acl_plan`); `overrides` are those of the loader of the dialect.
+    `path` None means the file that MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names. `dialect_version` and `program_directory`
+    apply to acl.json (see `load_acl_plan`); `overrides` are those of the loader of the dialect.
 
     Raises ConfigError for a file of no dialect or of two, and the errors of the dialect's loader.
     """

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,10 +46,16 @@ def _of_empty_capture(report: CaptureReport, children: str) -> str:
 
 def _counts(report: CaptureReport, children: str) -> str:
     skipped = f", {sum(report.skipped.values()):,} skipped ({_by_reason(report.skipped)})" if report.skipped else ""
-    left_out = f" ({_by_reason(report.tensors_skipped)} left out)" if report.tensors_skipped else ""
+    outcome = f": {report.captured:,} captured{skipped}"
+    tensors_skipped = dict(report.tensors_skipped)
+    mode = MODES[report.verdict.mode]
+    if mode.watches:  # the records are not of the operators that ran, but of the contents of watched outputs after them
+        outcome = f", watched outputs were read {amounts.count(report.captured, 'time')}"
+        tensors_skipped.pop(mode.dropped, None)
+    left_out = f" ({_by_reason(tensors_skipped)} left out)" if tensors_skipped else ""
     size = f"{amounts.size(report.bytes)}, {amounts.steps(report.steps)}, {amounts.seconds(report.seconds)}"
     parts = [
-        f"{amounts.count(report.executed, 'operator')} ran: {report.captured:,} captured{skipped}",
+        f"{amounts.count(report.executed, 'operator')} ran{outcome}",
         f"{amounts.count(report.tensors, 'tensor')}{left_out} in {amounts.count(report.files, 'file')}, {size}",
         f"capture took {report.capture_time}" if report.capture_time else "",
         told(report.degraded) if report.degraded else "",
@@ -142,10 +149,10 @@ def verdict_line(report: CaptureReport, *, rank: int | None = None) -> str:
     place, verdict = first_of(report)
     if verdict.kind in _FIRST:
         return f"{where}: {place}first {_FIRST[verdict.kind]}: {_found(verdict)}"
-    executed = report.executed + sum(child.executed for child in report.children)
-    if verdict.kind == "not looked" or not executed:
+    if verdict.kind == "not looked" or not report.executed + sum(child.executed for child in report.children):
         return ""
-    return f"{where}: {_nothing(verdict, executed)}"
+    skipped = sum((Counter(child.skipped) for child in report.children), Counter(report.skipped))
+    return f"{where}: {_nothing(verdict, skipped)}"
 
 
 def first_of(report: CaptureReport) -> tuple[str, Verdict]:
@@ -176,10 +183,11 @@ def _place(verdict: Verdict) -> str:
     return f"{os.path.basename(verdict.file)}:{verdict.line}"
 
 
-def _nothing(verdict: Verdict, executed: int) -> str:
+def _nothing(verdict: Verdict, skipped: Mapping[str, int]) -> str:
     mode = MODES[verdict.mode]
     if mode.detects_overflow:
-        return f"no overflow in {amounts.count(executed, 'operator')}"
+        # Other operators that ran were not judged: views, and those that ran after the dump had failed.
+        return f"no overflow in {amounts.count(skipped.get(mode.dropped, 0), 'operator')}"
     if mode.failures_only:
         return mode.nothing_found
     meant = f" (outside the mask that {verdict.how} writes)" if verdict.how else ""

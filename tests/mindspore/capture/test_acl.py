@@ -17,6 +17,8 @@ from mindspore import Tensor, nn, ops
 import opdump
 from opdump.adapters.mindspore.models import OperatorNames
 from opdump.catalog.catalog import open_dump
+from opdump.dump_file import read_dump_file
+from opdump.dump_file.opdebug import decode_opdebug
 
 X = Tensor(np.random.default_rng(0).random((2, 4)).astype(np.float32))
 
@@ -154,6 +156,18 @@ def test_tensors_of_the_program_are_watched_by_name(tmp_path: Path) -> None:
         tensor[1] = 5.0
         ops.tanh(X)
     assert [each.tolist() for each in looks(tmp_path / "watched")] == [[1, 1, 1], [1, 5, 1]]
+
+
+def test_the_documents_sample_for_overflows_dumps_the_operator_and_its_status(tmp_path: Path) -> None:
+    large = Tensor(np.full(3, 3e38, np.float32))
+    with opdump.capture(config(tmp_path, dump_debug="on")) as dump:
+        ops.relu(X)
+        ops.add(large, large)
+    assert report(dump).failure == ""
+    assert sorted(files(tmp_path)) == ["Add.Default_Add-op0", "Opdebug.Node_OpDebug"]
+    (record,) = (tmp_path / "output").rglob("Opdebug.Node_OpDebug.*")
+    (told,) = decode_opdebug(read_dump_file(record).outputs[0].data.read()).overflows
+    assert (told.accelerator, told.model_id, told.statuses) == ("AI Core", 0, (0x20,))
 
 
 def test_the_names_of_an_operator_in_a_training() -> None:

@@ -426,12 +426,11 @@ def load_tensorflow_plan(
     *,
     environ: Mapping[str, str],
     strict: bool = False,
-    program_directory: str | os.PathLike[str] | None = None,
     **overrides: Any,
 ) -> DumpPlan:
     """The plan of a file. If neither flag is on, it enables nothing (`plan.enables_nothing`, and a warning).
 
-    A relative `dump_path` is below `program_directory`, or below the current directory. `overrides` are keys of the file
+    A relative `dump_path` is below the current directory, as in a program's own configuration. `overrides` are keys of the file
     (`dump_step="0-2"`) or fields of DumpPlan; they replace values of the file, and None is ignored. An override `path` may be any
     directory, and is created. With `strict`, an unknown key is an error.
 
@@ -451,7 +450,6 @@ def load_tensorflow_plan(
     dump = training_dump_of(
         _values(settings, where),
         environ=environ,
-        directory=None if program_directory is None else Path(program_directory).absolute(),
         where=where,
         dump_path=override,
     )
@@ -538,9 +536,7 @@ DIALECT = Dialect(
         marked="TensorFlow programs select by dump_layer",
     ),
     signs=("enable_dump", "enable_dump_debug", "dump_path"),
-    load=lambda path, how, overrides: load_tensorflow_plan(
-        path, environ=how.environ, strict=how.strict, program_directory=how.program_directory, **overrides
-    ),
+    load=lambda path, how, overrides: load_tensorflow_plan(path, environ=how.environ, strict=how.strict, **overrides),
     starting_file=tensorflow_starting_file,
     directory_must_exist=True,
     names_models=False,

@@ -155,7 +155,7 @@ def _report_of(op: OpRecord, status: OverflowStatus) -> dict[str, Any]:
     return {
         "status": atomic_status(_ATOMIC) if is_atomic else status.bits,
         "accelerator": _ATOMIC if is_atomic else "AI Core",
-        "model_id": op.graph_id,
+        "model_id": max(op.graph_id, 0),  # operators of PyNative mode have the graph -1, and the field has no sign
         "stream_id": op.stream_id,
         "task_id": op.task_id,
     }
