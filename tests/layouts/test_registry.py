@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from opdump.capturing.deferred_writer import deferred_writer
+from opdump.capturing.deferred_writer import DeferredWriter
+from opdump.checks.overflow import OverflowStatus
+from opdump.degradation import Degradation
 from opdump.errors import ConfigError
-from opdump.layouts.base import LAYOUTS
+from opdump.layouts.base import LAYOUTS, RankWriter
 from opdump.plan import DumpPlan
-from opdump.recorder import SupportsOperatorFiles, SupportsTensorFiles
 from opdump.records import OpRecord
 from opdump.sink import DirectorySink
-from opdump.testing import CollectingWriter
 
 
 def test_every_layout_has_the_name_under_which_it_is_registered() -> None:
@@ -42,25 +42,21 @@ print(*sorted({"importlib.metadata", "numpy", "sqlite3", "opdump.sink"} & set(sy
     assert done.stdout.split() == []
 
 
-class _Least:
-    """A writer with only the required methods."""
+class _Least(RankWriter):
+    """A writer that stores nothing."""
 
     def __init__(self, root: Path) -> None:
         self.sink = DirectorySink(root)
-        self._all = CollectingWriter()
-        self.write_step, self.write_graph = self._all.write_step, self._all.write_graph
-        self.write_payload = self._all.write_payload
-
-    def close(self, totals: object) -> None:
-        self.sink.close()
 
 
 def test_a_deferred_writer_ignores_what_its_layout_cannot_store(tmp_path: Path) -> None:
-    tensors = deferred_writer(DumpPlan(path=tmp_path), lambda: _Least(tmp_path))
-    assert isinstance(tensors, SupportsTensorFiles)
-    tensors.write_kernel_args(OpRecord("A", "A-op0", 1))  # type: ignore[attr-defined]  # offered for every layout
-    tensors.graphs_ran(0, [0])  # type: ignore[attr-defined]
-    tensors.flush()
-    assert isinstance(
-        deferred_writer(DumpPlan(path=tmp_path, layout="acl"), lambda: _Least(tmp_path)), SupportsOperatorFiles
-    )
+    writer = DeferredWriter(DumpPlan(path=tmp_path), lambda: _Least(tmp_path))
+    op = OpRecord("A", "A-op0", 1)
+    writer.write_kernel_args(op)
+    writer.graphs_ran(0, [0])
+    writer.write_overflow(op, OverflowStatus(0))
+    writer.write_degradation(Degradation(step=0, time=0, bound="max_disk", now="off", why=""))
+    assert writer.write_exception(op, [], "failed") == []
+    assert (writer.metadata, writer.index_bytes) == (None, 0)
+    writer.flush()
+    writer.close({})

@@ -28,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.errors import CorruptDumpError, NotInDumpError
-from opdump.graph import Graph
 from opdump.index.runs import Run, RunChoice
 from opdump.index.writer import RunFacts
 from opdump.layouts.base import Rank, RankWriter, ReadRanks, StepContent
@@ -64,7 +63,7 @@ class AppendedWriter(RankWriter):
     """Appends the records of a run."""
 
     def __init__(self, plan: DumpPlan, run: RunFacts) -> None:
-        self._sink = DirectorySink(plan.path)
+        self.sink = DirectorySink(plan.path)
         taken = [int(match[2]) for file in plan.path.iterdir() if (match := _NAME.fullmatch(file.name))]
         self._file = f"rank_{run.rank_id}.{max(taken, default=0) + 1}.appended"
         self._size = 0
@@ -72,10 +71,6 @@ class AppendedWriter(RankWriter):
         self._lock = threading.Lock()
         told = {name: value for name, value in run._asdict().items() if name != "rank_id"}
         self._append({"run": {**told, "plan": json.loads(run.plan), "started": _now()}})
-
-    @property
-    def sink(self) -> DirectorySink:
-        return self._sink
 
     def write_payload(self, record: TensorRecord) -> str:
         """Append the values; returns where they begin."""
@@ -100,9 +95,6 @@ class AppendedWriter(RankWriter):
         ]
         self._append({"step": step, "ops": [*map(_op_facts, ops)], "tensors": rows, "counted": dict(counted)})
 
-    def write_graph(self, graph: Graph) -> None:
-        """Does nothing: this layout has no graphs."""
-
     def close(self, totals: Mapping[str, int] | None) -> None:
         """Append the end, unless the run was abandoned."""
         if self._is_closed:
@@ -110,13 +102,13 @@ class AppendedWriter(RankWriter):
         self._is_closed = True
         if totals is not None:
             self._append({"end": {"ended": _now(), "totals": dict(totals)}})
-        self._sink.close()
+        self.sink.close()
 
     def _append(self, record: Mapping[str, Any], elements: bytes = b"") -> int:
         """Add a record; returns where the data after its line begins."""
         line = json.dumps(record).encode() + b"\n"
         with self._lock:
-            self._sink.append(self._file, line + elements)
+            self.sink.append(self._file, line + elements)
             begin = self._size + len(line)
             self._size = begin + len(elements)
         return begin

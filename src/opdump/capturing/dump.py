@@ -33,7 +33,6 @@ from opdump.layouts.base import RankWriter, open_writer
 from opdump.plan import DumpPlan
 from opdump.plan.dialects import words_of
 from opdump.recorder import Recorder, failure_text, make_recorder
-from opdump.recorder.writers import SupportsIndexSize
 from opdump.sink import DirectorySink
 
 _LONG_WAIT_SECONDS: Final = 1.0
@@ -62,15 +61,13 @@ class Recording:
         self.recorder.clock.is_measured = is_measured
         self.bytes_of_others: Callable[[], int] = int
         """Returns the bytes that other processes of the run have written."""
-        reserve = SPLIT_PAGES if isinstance(self.writer, SupportsIndexSize) else 0
-        self.recorder.bounds.begin(self._bytes_of_run, plan.initial_iteration, reserve, lambda: self.sink)
+        self.recorder.bounds.begin(self._bytes_of_run, plan.initial_iteration, SPLIT_PAGES, lambda: self.sink)
         self.sink.room = self.recorder.bounds.room
         self.recorder.stop_at_bound()
 
     def own_bytes(self) -> int:
         """Return the bytes that this process has written, including those that wait for the disk."""
-        index = self.writer.index_bytes if isinstance(self.writer, SupportsIndexSize) else 0
-        return self.sink.bytes_handed + index
+        return self.sink.bytes_handed + self.writer.index_bytes
 
     def _bytes_of_run(self) -> int:
         return self.own_bytes() + self.bytes_of_others()

@@ -23,13 +23,6 @@ from opdump.layouts.packed.layout import PACKED
 from opdump.layouts.packed.reader import PackedRank
 from opdump.plan import DumpPlan, FileFormat
 from opdump.plan.layouts import facts_of
-from opdump.recorder.writers import (
-    SupportsConstants,
-    SupportsHistory,
-    SupportsKernelArgs,
-    SupportsOperatorFiles,
-    SupportsTensorFiles,
-)
 from opdump.records import TensorRecord
 
 Progress = Callable[[str, int, int], None]
@@ -192,19 +185,18 @@ class _RankUnpacking:
             self._counts.bytes += writer.sink.bytes_written
 
     def _write_constants(self) -> None:
-        if not isinstance(self._writer, SupportsConstants) or not self._plan.saves_tensors:
+        if self._plan.layout_facts.files != "tensors" or not self._plan.saves_tensors:
             return
         for record in self._rank.constants():
             number = record.op.op_name.removeprefix("data-")
             if record.payload is not None and number.isdecimal() and self._is_readable(record):
-                self._writer.write_constant(int(number), record)
-                self._counts.tensors += 1
+                self._counts.tensors += self._writer.write_constant(int(number), record) is not None
 
     def _write_step(self, step: int, content: StepContent) -> None:
         writer = self._writer
         if not self._plan.layout_facts.values:
             content = _without_values(content)
-        if self._plan.save_kernel_args and isinstance(writer, SupportsKernelArgs):
+        if self._plan.save_kernel_args:
             for op in {
                 (op.graph_id, op.op_name): op for op in reversed(content.ops) if op.arguments and not op.skip
             }.values():
@@ -216,11 +208,10 @@ class _RankUnpacking:
     def _files(self, tensors: Sequence[TensorRecord]) -> Iterator[str | None]:
         """Pass the elements of a step to the writer; returns the path of each."""
         writer = self._writer
-        if isinstance(writer, SupportsTensorFiles):
+        if self._plan.layout_facts.files == "tensors":
             for record in tensors:
                 yield writer.write_payload(record) if self._is_readable(record) else None
             return
-        assert isinstance(writer, SupportsOperatorFiles), "a writer writes tensors or operators"
         by_operator: dict[int, list[TensorRecord]] = {}
         for record in tensors:
             by_operator.setdefault(id(record.op), []).append(record)
@@ -246,6 +237,6 @@ class _RankUnpacking:
             graph = self._rank.graph(graph_id)
             if graph is not None:
                 self._writer.write_graph(graph)
-            if isinstance(self._writer, SupportsHistory) and len(self._rank.runs) == 1:
+            if len(self._rank.runs) == 1:
                 for step in self._rank.history(graph_id):
                     self._writer.graphs_ran(step, [graph_id])

@@ -19,6 +19,8 @@ from opdump.plan import layouts
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 
 if TYPE_CHECKING:
+    from opdump.checks.overflow import OverflowStatus
+    from opdump.degradation import Degradation
     from opdump.index.writer import RunFacts
     from opdump.plan import DumpPlan, LayoutFacts
     from opdump.sink import DirectorySink
@@ -78,15 +80,37 @@ def require_run(path: Path, run: RunChoice, ranks: Iterable[Rank]) -> None:
         raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, held)) or 'none'}")
 
 
-class RankWriter(Protocol):
-    """The methods of every layout's writer. It writes tensors or operators, as `LayoutFacts.files` determines
-    (`recorder/writers.py` has these methods).
+class RankWriter:
+    """Writes the records of one rank of one run. A layout overrides the methods for what it stores; the others do nothing.
+
+    A layout with a file per tensor (`LayoutFacts.files` is "tensors") overrides `write_payload`, one with a file per operator
+    `write_operator`.
     """
 
-    @property
-    def sink(self) -> DirectorySink:
-        """Writes the files of the writer, and counts them for the report."""
-        ...
+    sink: DirectorySink
+    """Writes the files of the writer, and counts them for the report."""
+
+    def write_payload(self, record: TensorRecord) -> str:
+        """Queue the elements of a tensor. Return their location, which is passed to `write_step` later, together with the statistics."""
+        raise NotImplementedError(f"{type(self).__name__} has no write_payload: LayoutFacts.files is 'tensors'")
+
+    def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
+        """Queue the elements of an operator. Return the location of each tensor, or None for a tensor without data."""
+        return [None if record.payload is None else self.write_payload(record) for record in tensors]
+
+    def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
+        """Write the inputs of an operator that raised, and its error message."""
+        return self.write_operator(op, tensors)
+
+    def write_overflow(self, op: OpRecord, status: OverflowStatus) -> None:
+        """Write the overflow status of an operator whose tensors were written before."""
+
+    def write_constant(self, data_id: int, record: TensorRecord) -> str | None:
+        """Queue the elements of a tensor that no operator produced. Return their location, or None if the layout has no place for them."""
+        return None
+
+    def write_kernel_args(self, op: OpRecord) -> None:
+        """Write the non-tensor arguments of an operator into a file of their own (`save_kernel_args`)."""
 
     def write_step(
         self,
@@ -101,17 +125,39 @@ class RankWriter(Protocol):
         """
 
     def write_graph(self, graph: Graph) -> None:
-        """Write a graph that is new or has grown. A layout without graphs does nothing."""
+        """Write a graph that is new or has grown."""
+
+    def write_graph_files(self, graph: Graph, files: Mapping[str, bytes]) -> None:
+        """Write the files by which MindSpore describes a graph, at their paths below the directory of the rank. `graph` is their content."""
+        self.write_graph(graph)
+
+    def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
+        """Record that these graphs executed something in a selected step, even if none of it is recorded."""
+
+    def write_degradation(self, degradation: Degradation) -> None:
+        """Record in the index what was left out of a run because a limit was reached."""
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes that the run has added to the index and that the sink does not count yet."""
+        return 0
+
+    @property
+    def metadata(self) -> Path | None:
+        """The directory for metadata of the dump, or None if there is none, or not yet."""
+        return None
+
+    def adopt(self, file: Path) -> None:
+        """Count a file in the dump that was written by something else."""
+
+    def flush(self) -> None:
+        """Wait until everything is on disk."""
+
+    def abandon(self) -> None:
+        """Remove what was created, because nothing was recorded."""
 
     def close(self, totals: Mapping[str, int] | None) -> None:
         """End the capture. Without `totals` it was abandoned, and the run is incomplete. A second call does nothing."""
-
-
-@runtime_checkable
-class SupportsAbandon(Protocol):
-    """A writer that can remove what it created if nothing was recorded."""
-
-    def abandon(self) -> None: ...
 
 
 ReadRanks: TypeAlias = Callable[[RunChoice], tuple[Rank, ...]]

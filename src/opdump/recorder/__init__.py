@@ -6,11 +6,12 @@
     recorder.end_step(step)                     # statistic.csv, index, graphs
 
 The adapter knows what a tensor is and how to read it: it provides a `Reader`. The layout knows how files are arranged: it provides a
-`StepWriter`.
+`RankWriter`.
 """
 
 from __future__ import annotations
 
+from opdump.layouts.base import RankWriter
 from opdump.plan import DumpPlan
 from opdump.recorder.capture_errors import failure_text, isolated_as_a_whole, isolated_from_program
 from opdump.recorder.operator_recorder import (
@@ -24,7 +25,6 @@ from opdump.recorder.operator_recorder import (
 from opdump.recorder.program_facts import GAPS, Nothing
 from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import Elements, Live, LiveTensor, Reader, TensorSnapshot
-from opdump.recorder.writers import StepWriter, SupportsMetadata, SupportsOperatorFiles, SupportsTensorFiles
 
 __all__ = [
     "GAPS",
@@ -36,9 +36,6 @@ __all__ = [
     "OperatorRecorder",
     "Reader",
     "Recorder",
-    "SupportsMetadata",
-    "SupportsOperatorFiles",
-    "SupportsTensorFiles",
     "TensorSnapshot",
     "WatchRecorder",
     "failure_text",
@@ -49,7 +46,7 @@ __all__ = [
 
 
 def make_recorder(
-    plan: DumpPlan, writer: StepWriter, reader: Reader, detector: OverflowDetector | None = None
+    plan: DumpPlan, writer: RankWriter, reader: Reader, detector: OverflowDetector | None = None
 ) -> Recorder:
     """Return the recorder for a plan and a layout.
 
@@ -62,4 +59,4 @@ def make_recorder(
         return FailureRecorder(plan, writer, reader)
     if mode.watches:
         return WatchRecorder(plan, writer, reader)
-    return (OperatorRecorder if isinstance(writer, SupportsOperatorFiles) else Recorder)(plan, writer, reader)
+    return (OperatorRecorder if plan.layout_facts.files == "operators" else Recorder)(plan, writer, reader)

@@ -22,10 +22,10 @@ from typing import Final, NamedTuple, Protocol
 
 from opdump import amounts
 from opdump.degradation import Bound, Degradation
+from opdump.layouts.base import RankWriter
 from opdump.plan import DumpPlan
 from opdump.recorder.capture_errors import CaptureClock
 from opdump.recorder.snapshots import SupportsStatisticsAlone
-from opdump.recorder.writers import SupportsDegradations
 
 # Chooses which steps to record so that capture takes no more than a given share of the program's own time (`max_overhead`).
 #
@@ -196,7 +196,7 @@ class Bounds:
         self.is_off = False
         self.reader: object = None
         """The reader of elements, as long as elements are recorded."""
-        self.writer: object = None
+        self.writer: RankWriter | None = None
         """The writer that enters a degradation into the index."""
         self._plan = plan
         self._clock = clock
@@ -379,5 +379,5 @@ class Bounds:
         degradation = Degradation(step=step, time=time.time_ns() // 1000, bound=bound, now=now, why=why)
         self.degraded.append(degradation)
         _LOG.warning("opdump: %s", degradation)
-        if isinstance(self.writer, SupportsDegradations):
+        if self.writer is not None:
             self.writer.write_degradation(degradation)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from opdump.layouts.base import RankWriter
 from opdump.plan import DumpPlan
 from opdump.recorder.bounds import Bounds
 from opdump.recorder.live_checks import LiveChecks, Lookout
 from opdump.recorder.program_facts import Tally
 from opdump.recorder.snapshots import TensorSnapshot
 from opdump.recorder.step_parts import EndedStep, Ring, all_ops, count_tensors, merged
-from opdump.recorder.writers import StepWriter, SupportsConstants, SupportsKernelArgs, SupportsTensorFiles
 from opdump.records import OpRecord, TensorRecord
 from opdump.step_columns import BlockRun
 from opdump.verdict import Verdict
@@ -20,15 +20,14 @@ from opdump.verdict import Verdict
 
 
 class TensorFiles:
-    """Tensors, constants and operator arguments that wait for the writer. Other layouts ignore them."""
+    """Tensors, constants and operator arguments that wait for the writer of a layout with a file per tensor. Other layouts ignore them."""
 
-    def __init__(self, writer: StepWriter, bounds: Bounds, *, copies: bool = False) -> None:
-        """`copies`: `write_payload` copies elements before it returns, so that no other copy is needed."""
+    def __init__(self, plan: DumpPlan, writer: RankWriter, bounds: Bounds) -> None:
         self._bounds = bounds
-        self.writer = writer if isinstance(writer, SupportsTensorFiles) else None
-        self._copies = copies
-        self._for_constants = writer if isinstance(writer, SupportsConstants) else None
-        self._for_arguments = writer if isinstance(writer, SupportsKernelArgs) else None
+        self._writer = writer
+        self.are_written: Final = plan.layout_facts.files == "tensors"
+        self._copies = plan.layout_facts.copies_elements
+        """`write_payload` copies elements before it returns, so that no other copy is needed."""
         self._tensors: list[TensorSnapshot] = []
         self.waiting_bytes = 0
         """Bytes of the tensors that wait for the writer."""
@@ -38,10 +37,6 @@ class TensorFiles:
     @property
     def are_waiting(self) -> bool:
         return bool(self._tensors)
-
-    @property
-    def takes_constants(self) -> bool:
-        return self._for_constants is not None
 
     def add(self, taken: TensorSnapshot) -> None:
         """Add a tensor with elements."""
@@ -58,9 +53,9 @@ class TensorFiles:
     def write_arguments(self, op: OpRecord) -> None:
         """Write the non-tensor arguments of an operator, once per step."""
         key = (op.graph_id, op.step, op.op_name)
-        if op.arguments and key not in self._with_arguments and self._for_arguments is not None:
+        if op.arguments and key not in self._with_arguments:
             self._with_arguments.add(key)
-            self._for_arguments.write_kernel_args(op)
+            self._writer.write_kernel_args(op)
 
     def own_waiting(self) -> None:
         """Copy waiting elements that are still memory of the program, because the program continues now."""
@@ -87,12 +82,11 @@ class TensorFiles:
     @property
     def copies(self) -> bool:
         """Whether elements go to the writer at once, which copies them."""
-        return self._copies and self.writer is not None
+        return self._copies and self.are_written
 
     def write_followed(self, record: TensorRecord, size: int) -> str | None:
         """Write the elements of a tensor without a snapshot, `size` bytes. Return their location, or None if there is no room."""
-        assert self.writer is not None, "the caller checks `copies` first"
-        return self.writer.write_payload(record) if self._bounds.has_room(record.op.step, size) else None
+        return self._writer.write_payload(record) if self._bounds.has_room(record.op.step, size) else None
 
     def write_kept(self, tensors: Iterable[TensorSnapshot]) -> None:
         """Write elements that were kept in memory with their step. This class keeps none; `RingElements` does."""
@@ -111,14 +105,14 @@ class TensorFiles:
     def _write_constants(self) -> None:
         waiting, self._constants = self._constants, []
         for data_id, taken in waiting:
-            if self._for_constants is not None and self._has_room(taken):
-                self._for_constants.write_constant(data_id, taken.record())
+            if self._has_room(taken):
+                self._writer.write_constant(data_id, taken.record())
 
     def _write(self, entry: TensorSnapshot) -> None:
         elements = entry.elements
-        if self.writer is None or elements is None or not elements.are_held:
+        if not self.are_written or elements is None or not elements.are_held:
             return  # written before, in a call that was cut off by Ctrl-C or a full disk
-        elements.filed(self.writer.write_payload(entry.record(lent=self._copies)) if self._has_room(entry) else None)
+        elements.filed(self._writer.write_payload(entry.record(lent=self._copies)) if self._has_room(entry) else None)
 
     def _has_room(self, entry: TensorSnapshot) -> bool:
         return entry.elements is None or self._bounds.has_room(entry.op.step, entry.elements.nbytes)
@@ -131,10 +125,10 @@ class RingElements(TensorFiles):
     """Keeps the elements of the running step as long as they fit into memory. Constants wait for the first step that is written."""
 
     def __init__(
-        self, writer: StepWriter, bounds: Bounds, make_room: Callable[[int, int], bool], *, copies: bool = False
+        self, plan: DumpPlan, writer: RankWriter, bounds: Bounds, make_room: Callable[[int, int], bool]
     ) -> None:
         """`make_room` is called with a step and a size in bytes, and returns whether that fits beside the earlier steps."""
-        super().__init__(writer, bounds, copies=copies)
+        super().__init__(plan, writer, bounds)
         self._make_room = make_room
         self._bytes = 0
         """Bytes of the elements of the running step."""
@@ -205,7 +199,7 @@ class StepFiling:
     def __init__(
         self,
         plan: DumpPlan,
-        writer: StepWriter,
+        writer: RankWriter,
         tally: Tally,
         checks: LiveChecks | None,
         bounds: Bounds,
@@ -220,11 +214,10 @@ class StepFiling:
         self._is_over = is_over
         self._lookout = Lookout(plan.mode)
         self._ring = Ring(plan.ring, plan.triggers, plan.held_bytes) if plan.ring else None
-        copies = plan.layout_facts.copies_elements
         self.files: Final = (
-            RingElements(writer, bounds, self._make_room, copies=copies)
+            RingElements(plan, writer, bounds, self._make_room)
             if plan.ring and plan.saves_tensors
-            else TensorFiles(writer, bounds, copies=copies)
+            else TensorFiles(plan, writer, bounds)
         )
         """Receives the elements of the running step."""
 

@@ -11,18 +11,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from opdump.checks.overflow import OverflowKind, OverflowStatus, overflow_kind, overflow_status
 from opdump.checks.tensor_checks import InspectedTensor
+from opdump.layouts.base import RankWriter
 from opdump.plan import DumpPlan
 from opdump.recorder.capture_errors import loses_operator_on_error, stops_capture_on_error
 from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot, settle
-from opdump.recorder.writers import (
-    StepWriter,
-    SupportsExceptions,
-    SupportsFlush,
-    SupportsHistory,
-    SupportsOperatorFiles,
-    SupportsOverflows,
-)
 from opdump.records import IO, OpRecord
 from opdump.statistics import SummaryStatistics
 from opdump.step_columns import OperatorSequence
@@ -49,7 +42,7 @@ class Raised(NamedTuple):
 class OperatorRecorder(Recorder):
     """Writes operators one by one, each after it has run."""
 
-    def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader) -> None:
+    def __init__(self, plan: DumpPlan, writer: RankWriter, reader: Reader) -> None:
         super().__init__(plan, writer, reader)
         self._mode = plan.mode
         self._open: dict[int, list[TensorSnapshot]] = {}
@@ -178,7 +171,7 @@ class OperatorRecorder(Recorder):
 
     def _end_step(self, step: int) -> None:
         ran, self._graphs_ran = self._graphs_ran, set()
-        if ran and isinstance(self._writer, SupportsHistory):
+        if ran:
             self._writer.graphs_ran(step, ran)
         # Rows of this step are cleared below, and operators running in other threads still use some of them.
         if any(self._open.values()):
@@ -241,7 +234,7 @@ class OperatorRecorder(Recorder):
         if not (self.plan.inputs and self.plan.outputs):
             taken = [entry for entry in taken if (self.plan.inputs if entry.io == "input" else self.plan.outputs)]
         self._enter(op, taken, self._filed(op, taken))
-        if status is not None and isinstance(self._writer, SupportsOverflows):
+        if status is not None:
             self._writer.write_overflow(op, status)
         if self.plan.save_kernel_args:
             self._files.write_arguments(op)
@@ -259,12 +252,8 @@ class OperatorRecorder(Recorder):
         ):
             return [None] * len(taken)
         records = [entry.record() for entry in taken]
-        if isinstance(self._writer, SupportsOperatorFiles):
-            # A writer that failed returns nothing.
-            return self._writer.write_operator(op, records) or [None] * len(records)
-        if self._files.writer is None:
-            return [None] * len(records)
-        return [None if record.payload is None else self._files.writer.write_payload(record) for record in records]
+        # A writer that failed returns nothing.
+        return self._writer.write_operator(op, records) or [None] * len(records)
 
     def _enter(self, op: OpRecord, taken: Sequence[TensorSnapshot], files: Sequence[str | None]) -> None:
         """Add an operator, and the files of its tensors, to what goes into the index at the end of the step."""
@@ -302,7 +291,7 @@ class FailureRecorder(OperatorRecorder):
         taken.sort(key=lambda entry: entry.slot)
         self._settle(taken)
         self.release()
-        if isinstance(self._writer, SupportsExceptions):
+        if self.plan.layout_facts.files == "operators":
             records = [entry.record() for entry in taken]
             files = self._writer.write_exception(op, records, f"{type(error).__name__}: {error}")
             files = files or [None] * len(records)
@@ -310,8 +299,7 @@ class FailureRecorder(OperatorRecorder):
             files = self._filed(op, taken)
         self._enter(op, taken, files)
         self.end_step(op.step)
-        if isinstance(self._writer, SupportsFlush):
-            self._writer.flush()
+        self._writer.flush()
 
 
 # The recorder of watched memory. It writes the outputs of watched operators as they are after other operators ran, and nothing of those
@@ -390,7 +378,7 @@ class SupportsClearing(Protocol):
 class OverflowRecorder(OperatorRecorder):
     """Writes the operators that overflow."""
 
-    def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader, detector: OverflowDetector) -> None:
+    def __init__(self, plan: DumpPlan, writer: RankWriter, reader: Reader, detector: OverflowDetector) -> None:
         super().__init__(plan, writer, reader)
         self._overflows = 0
         self._detector = detector

@@ -18,6 +18,7 @@ from opdump.checks.nonfinite_lineage import Checked
 from opdump.errors import OpdumpError
 from opdump.graph import Graph, GraphValue
 from opdump.interpreter.critical_sections import no_garbage_collection, not_interrupted
+from opdump.layouts.base import RankWriter
 from opdump.plan import DumpPlan
 from opdump.recorder.bounds import Bounds
 from opdump.recorder.capture_errors import (
@@ -59,7 +60,7 @@ from opdump.recorder.step_parts import (
     records_of_step,
     steps_of,
 )
-from opdump.recorder.writers import GrowingGraphs, StepWriter, SupportsHistory, with_error_handler
+from opdump.recorder.writers import ErrorPolicyWriter, GrowingGraphs
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics
 from opdump.step_columns import BlockRun, OperatorSequence, Singles
@@ -79,7 +80,7 @@ class Recorder:
     Threads may record at the same time; `end_step` belongs to the thread that drives the steps.
     """
 
-    def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader) -> None:
+    def __init__(self, plan: DumpPlan, writer: RankWriter, reader: Reader) -> None:
         self.plan = plan
         self.tally = Tally(plan.steps)
         self.is_deferring = False
@@ -104,7 +105,7 @@ class Recorder:
         self.bounds: Final = Bounds(plan, self.clock)
         self._checks = None if plan.checks is None else LiveChecks(plan, reader)
         self.writer: Final = writer
-        self._writer = writer = with_error_handler(writer, self._failed)
+        self._writer = writer = ErrorPolicyWriter(writer, self._failed)
         self.bounds.reader, self.bounds.writer = reader, writer
         self._graphs = GrowingGraphs(writer)
         self.graph: Final = self._graphs.of
@@ -187,7 +188,7 @@ class Recorder:
 
     def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
         """Note that these graphs executed something in a step, even if none of it is recorded."""
-        if isinstance(self._writer, SupportsHistory) and not self.is_over:
+        if not self.is_over:
             self._writer.graphs_ran(step, graph_ids)
 
     @contextmanager
@@ -359,7 +360,7 @@ class Recorder:
             data_id = self._graphs.add_constant(op, live.slot)
         facts = self.reader.skip(live.tensor, "not selected")
         self.graph(op.graph_id).add_constant(GraphValue(f"data-{data_id}", facts.dtype, facts.shape))
-        if self.bounds.takes_elements and self._files.takes_constants and self.plan.mode.files_values:
+        if self.bounds.takes_elements and self._files.are_written and self.plan.mode.files_values:
             with self.lock:
                 taken = self.reader.take(live.tensor)
                 taken.belongs(op, "output", 0, "", "")

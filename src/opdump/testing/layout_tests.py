@@ -16,7 +16,6 @@ from opdump.errors import OpdumpError
 from opdump.index.writer import RunFacts
 from opdump.layouts.base import Layout, RankWriter
 from opdump.plan import DumpPlan
-from opdump.recorder import SupportsOperatorFiles, SupportsTensorFiles
 from opdump.records import OpRecord, TensorRecord
 from opdump.testing.stand_ins import SampleStep, sample_step
 
@@ -179,11 +178,8 @@ def file_step(writer: RankWriter, step: SampleStep, *, elements: bool = True) ->
         own = [tensor for tensor in step.tensors if tensor.op is op]
         if not elements or op.skip:
             files += [None] * len(own)
-        elif isinstance(writer, SupportsOperatorFiles):
-            files += writer.write_operator(op, own)
         else:
-            assert isinstance(writer, SupportsTensorFiles), "a writer writes tensors or operators"
-            files += [None if tensor.payload is None else writer.write_payload(tensor) for tensor in own]
+            files += writer.write_operator(op, own)
     writer.write_step(step.step, step.ops, step.tensors, files, {})
 
 

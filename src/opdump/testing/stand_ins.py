@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from opdump.graph import Graph
 from opdump.kernels import DTYPE_CODES, summarise
+from opdump.layouts.base import RankWriter
 from opdump.records import (
     IO,
     FiledTensor,
@@ -29,7 +30,7 @@ from opdump.statistics import ElementStatistics, SummaryStatistics
 # A layout's writer that keeps records in memory, for tests of recorders and adapters.
 
 
-class CollectingWriter:
+class CollectingWriter(RankWriter):
     """Keeps everything that a recorder passes to a layout.
 
     `tensors` contains the records of every finished step with their payloads; `ops` the operators, including skipped ones;

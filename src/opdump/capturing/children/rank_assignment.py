@@ -16,11 +16,11 @@ from typing import Any, Protocol
 from opdump import amounts
 from opdump.adapters.base import Adapter, SupportsGroups
 from opdump.capturing.children.family import FAMILY_VARIABLE, ChildReport, Family, SharedBytes, awaited_processes
-from opdump.capturing.deferred_writer import DeferredWriter, deferred_writer
+from opdump.capturing.deferred_writer import DeferredWriter
 from opdump.errors import ConfigError
 from opdump.index.writer import RunFacts
 from opdump.interpreter.process_starts import Start
-from opdump.layouts.base import RankWriter, SupportsAbandon, open_writer
+from opdump.layouts.base import RankWriter, open_writer
 from opdump.plan import DumpPlan
 from opdump.plan.dialects import DIALECTS
 from opdump.recorder import Recorder
@@ -121,7 +121,7 @@ class RankAssignment:
             if self._known:
                 self._settle()
                 return self._opened
-        return deferred_writer(plan, lambda: self._open(plan, run))
+        return DeferredWriter(plan, lambda: self._open(plan, run))
 
     def settled(self, writer: DeferredWriter) -> int:
         assert writer.opened is not None, "opening it settles the number"
@@ -226,7 +226,7 @@ class RankAssignment:
 
     def _abandon(self) -> None:
         opened, self._opened = self._opened, None
-        if opened is not None and isinstance(opened, SupportsAbandon):
+        if opened is not None:
             opened.abandon()
 
 

@@ -64,6 +64,7 @@ from opdump.layouts.ascend.operator_files import (
     places,
     repeated_tables,
 )
+from opdump.layouts.base import RankWriter
 from opdump.layouts.mindspore_sync.files import sanitise
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticFiles, form_of
 from opdump.op_types import rows_of
@@ -91,7 +92,7 @@ _LONGEST_NAME = 255
 _EXCEPTIONS = "extra-info/data-dump"
 
 
-class AscendWriter:
+class AscendWriter(RankWriter):
     """Writes the records of one rank. A step is a `data_index`; the model is `net_name` and `graph_id`, none for a single
     operator.
 

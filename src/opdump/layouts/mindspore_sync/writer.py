@@ -28,6 +28,7 @@ from opdump.index.batch import Batch
 from opdump.index.opening import INDEX_NAME
 from opdump.index.runs import CONFIG_NAME, ENVIRONMENT_NAME, METADATA, config_text, environment_text
 from opdump.index.writer import NOTHING_COUNTED, Constant, IndexWriter, RunFacts
+from opdump.layouts.base import RankWriter
 from opdump.layouts.graph_files.mindspore import encode_execution_history, encode_execution_order, encode_ir, encode_pb
 from opdump.layouts.mindspore_sync.files import (
     CONSTANTS,
@@ -45,7 +46,7 @@ from opdump.sink import DirectorySink, make_directory
 from opdump.sink.open_directories import prepare
 
 
-class SyncWriter:
+class SyncWriter(RankWriter):
     """Writes the records of one rank. Only `write_payload` may be called by several threads at once.
 
     Raises DumpPathError immediately if `plan.path` cannot be written, and later at the first call after a failure. In a process

@@ -29,7 +29,7 @@ from opdump.layouts.graph_files.ge import (
     write_new_ge_graph,
 )
 from opdump.layouts.graph_files.ge import is_computational as rule_of
-from opdump.recorder import Recorder, SupportsMetadata
+from opdump.recorder import Recorder
 
 # Describes the graph of a signature, for the file that identifies the computational model of a dump.
 
@@ -223,8 +223,6 @@ class GraphFiles:
     def note_files(self) -> None:
         """Record in the dump which graph files belong to it, once there is a dump."""
         writer = self._recorder.writer
-        if not isinstance(writer, SupportsMetadata):
-            return
         metadata = writer.metadata
         if metadata is None:
             return
