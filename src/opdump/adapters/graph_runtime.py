@@ -34,6 +34,7 @@ from opdump.adapters.host import Choice, ChosenTensors, HostColumns, HostTensor,
 from opdump.graph import GraphBuilder, GraphInput, GraphNode, GraphOutput
 from opdump.plan import DumpPlan
 from opdump.plan.selection import ModelFilter
+from opdump.plan.unmatched_names import ListMatches
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import IO, Frame, OpRecord, Phase, SkipReason
 from opdump.step_columns import OperatorSequence
@@ -103,13 +104,20 @@ class OperatorSelection:
     """The selection of a plan, and of the entries of its `dump_list` for one graph.
 
     `held` are the operators in the ranges of the entries (`ModelFilter.in_ranges`). `matched_kernels` collects the entries of the plan's
-    `kernels` that matched an operator.
+    `kernels` that matched an operator, and `matches` the names in the `dump_list` that operators have.
     """
 
-    def __init__(self, plan: DumpPlan, model_filter: ModelFilter, held: frozenset[str] | None = None) -> None:
+    def __init__(
+        self,
+        plan: DumpPlan,
+        model_filter: ModelFilter,
+        held: frozenset[str] | None = None,
+        matches: ListMatches | None = None,
+    ) -> None:
         self._plan = plan
         self._filter = model_filter
         self._held = held
+        self._matches = matches
         self.matched_kernels: set[str] = set()
         is_whole = plan.mode.detects_overflow  # overflow can only be judged from inputs and outputs together
         self.wants_inputs = plan.inputs or is_whole
@@ -131,6 +139,8 @@ class OperatorSelection:
         """Whether an operator is recorded. `original_names` are other names that select it: those of the operators that it replaces."""
         original_names = tuple(original_names)
         names = (op_name, *original_names)
+        if self._matches is not None:
+            self._matches.operator(self._filter.entries, op_name, names, op_type)
         if not self._filter.selects(op_name, original_names, self._held) or not any(
             self._plan.selects(name, op_type) for name in names
         ):

@@ -1,10 +1,12 @@
-"""Calls that fail, and the operator that is named as the cause."""
+"""Calls that fail, the operator that is named as the cause, and names in a configuration that match nothing."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import opdump
 from opdump.adapters.graph_runtime import GraphRun
 from opdump.adapters.jax import walk
 from opdump.adapters.jax.capture import Capture
@@ -174,3 +177,28 @@ def test_neutral_elements_of_maxima_and_masks_are_no_infinities_and_a_real_one_i
         jnp.log1p(-X)
     verdict = recording.recorder.verdict
     assert (verdict.kind, verdict.op_name) == ("infinity", "Default/log1p-op0")
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (
+            {"layer": ["sin-op0", "Default/mul-op0"]},
+            "dump_list.layer: 'sin-op0' is not an operator that ran; nearest: 'Default/sin-op0'",
+        ),
+        ({"model_name": "step"}, "dump_list.model_name: no model is called 'step'; there are none"),
+        (
+            {"optype_blacklist": [{"name": "cosine", "pos": ["input0"]}]},
+            "dump_list.optype_blacklist: 'cosine' is not the type of any operator that ran",
+        ),
+    ],
+)
+def test_names_in_an_acl_json_that_match_nothing_are_reported(
+    tmp_path: Path, entry: dict[str, Any], expected: str
+) -> None:
+    config = {"dump": {"dump_path": str(tmp_path), "dump_list": [entry], "dump_level": "op"}}
+    (tmp_path / "acl.json").write_text(json.dumps(config))
+    with opdump.capture(tmp_path / "acl.json") as dump:
+        jax.jit(lambda x: jnp.sin(x) * 2)(X)
+    assert dump.report is not None
+    assert [each for each in dump.report.warnings if expected in each] != [], dump.report.warnings

@@ -49,6 +49,7 @@ from opdump.adapters.jax.twin import Emitter, Given, PieceRun, Twin, TwinRun, Va
 from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.interpreter.critical_sections import no_garbage_collection
 from opdump.plan.selection import ModelFilter
+from opdump.plan.unmatched_names import ListMatches
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import Frame
 
@@ -68,7 +69,9 @@ class Capture:
         self._steps = steps
         self.host_calls = HostCalls()
         self._functions = Functions()
-        self._selection = OperatorSelection(recorder.plan, ModelFilter.of(recorder.plan.models, ()))
+        plan = recorder.plan
+        self._matches = ListMatches(plan.models, plan.dialect) if plan.models else None
+        self._selection = OperatorSelection(plan, ModelFilter.of(plan.models, ()), matches=self._matches)
         self._emitter = RunEmitter(recorder, rank_id=rank_id, device_id=rank_id)
         self._lock = threading.RLock()
         self._here = threading.local()
@@ -138,6 +141,9 @@ class Capture:
         self._recorder.matched_kernels |= self._selection.matched_kernels
         around, first = self._recorder.circumstances, self._recorder.plan.initial_iteration
         around.framework, around.first_step, around.next_step = "JAX", first, self._steps.step + 1
+        if self._matches is not None:
+            self._recorder.warnings += self._matches.texts()
+            around.chose_nothing = self._matches.chose_nothing
 
     # A compiled function.
 

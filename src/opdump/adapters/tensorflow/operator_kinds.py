@@ -93,9 +93,9 @@ class ModelSlots(OperatorSelection):
     def __init__(
         self, plan: DumpPlan, model_filter: ModelFilter, held: frozenset[str] | None, matches: ListMatches
     ) -> None:
-        super().__init__(plan, model_filter, held)
+        super().__init__(plan, model_filter, held, matches)
         self._entries = model_filter.entries
-        self._matches = matches
+        self._listed = matches
         self._names_layers = any(entry.layers is not None for entry in model_filter.entries)
 
     def skip_of(
@@ -106,7 +106,7 @@ class ModelSlots(OperatorSelection):
         `readers` are the operators that read it: a data operator is dumped together with an operator that is selected by name. `shown`, the name
         in records, can also select it.
         """
-        self._matches.operator(self._entries, op_name, (op_name,), op_type)
+        self._listed.operator(self._entries, op_name, (op_name,), op_type)
         if self._names_layers and op_type in DATA_TYPES and any(self.names(reader) for reader in readers):
             return ""
         others = () if shown in (None, op_name) else (str(shown),)
