@@ -385,6 +385,7 @@ class StepValues:
         self._certain = {here for here, kind in alignment.kinds.items() if kind in ("name", "by hand")}
         self._steps_off: int = before._steps_off + 1 if before is not None and before.a.leaves_other_bits() else 0
         """The number of steps directly before this one that all left different bits."""
+        self._follows_rounding: bool = before is not None and (before._follows_rounding or before.a.has_rounding)
         self._left: tuple[Left, Left] = ({}, {}) if before is None else (before.a.remembered(), before.b.remembered())
         self.a: _Side
         self.b: _Side
@@ -416,9 +417,9 @@ class StepValues:
     def results_apart(self, *, also_written: bool) -> list[Output]:
         """Outputs of B that no operator reads, or with `also_written` all ends, that differ from A by more than the rounding of a first step.
 
-        Noise is left out. Empty if earlier steps left something different.
+        Noise is left out. Empty if values of the step before differ, however little: rounding grows from step to step.
         """
-        if self._left != ({}, {}):
+        if self._left != ({}, {}) or self._follows_rounding:
             return []
         most = max(_ROUNDINGS_OF_A_STEP * epsilon_of("float32"), self._base if self._base > _BASE else 0.0)
         return self.b.further_than(most, self.b.ends() if also_written else self.b.unread())
@@ -563,6 +564,11 @@ class _Side:
     def has_all_known(self) -> bool:
         """Whether the other run has every output, and none of them is noise."""
         return all(state in ("known", "constant") for state in self._followed.values())
+
+    @property
+    def has_rounding(self) -> bool:
+        """Whether any output differs from that of the matched operator within rounding."""
+        return any(0 < distance < math.inf for distance in self._near)
 
     def _near_partners(self, outputs: Places) -> Floats:
         columns, others = self._columns, self._other.columns

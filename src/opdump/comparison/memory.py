@@ -6,8 +6,9 @@ its maker, and is known if it still has the same shape and elements.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.differences import equal_elements, same_bits
 from opdump.comparison.nodes import Node, storages_of
-from opdump.comparison.trace import Lifetimes, Trace, has_elements, leaf_name, read_traces
+from opdump.comparison.trace import Lifetimes, Trace, has_elements, leaf_name, names_a_state, read_traces
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -335,6 +336,7 @@ class Contents:
 
 
 # Joins the parts of a step, which number their storages anew: a storage with the contents that an earlier part left is the same storage.
+# Without elements, contents are equal if their statistics are, and only one storage has these statistics.
 # Several steps are joined in the same way if two runs have different step boundaries (each call of a TensorFlow function is a step).
 
 
@@ -385,39 +387,62 @@ class _Joining:
         self.finals: dict[str, TensorRecord] = {}
         self._held = Memory(wide=False)
         self._names: dict[str, int] = {}
+        self._left: dict[int, dict[Hashable, tuple[int, int] | None]] = defaultdict(dict)
+        """The statistics in each storage, with the output that made them."""
+        self._states: dict[int, str] = {}
+        """The names of parameters by storage."""
         self._count = 0
         """The number of storages so far."""
 
     def add(self, part: Trace) -> None:
         """Appends a part."""
-        before = Contents(self._held, dict(self._names))
-        # A storage that is written before it is read in this part is new.
-        nothing = Contents()
+        before = self._found_in(Contents(self._held, dict(self._names)))
         known: dict[int, int] = {}
         start = len(self.nodes)
         for node in part.nodes:
             inputs = {slot: self._placed(record, known, before) for slot, record in node.inputs.items()}
-            outputs = {slot: self._placed(record, known, nothing) for slot, record in node.outputs.items()}
+            # A storage that is written before it is read in this part is new.
+            outputs = {slot: self._placed(record, known, _found_nowhere) for slot, record in node.outputs.items()}
             makers = {slot: (maker + start, output) for slot, (maker, output) in node.makers.items()}
             for slot, record in inputs.items():
                 maker = None if slot in makers else self._maker(record)
                 if maker is not None:
                     makers[slot] = maker
+                if leaf_name(record) and record.memory is not None and record.memory.storage in self._states:
+                    # Only the first part names parameters.
+                    inputs[slot] = replace(record, source=self._states[record.memory.storage])
             moved = replace(node, index=len(self.nodes), inputs=inputs, outputs=outputs, makers=makers)
             self._follow(moved)
             self.nodes.append(moved)
-        self.finals |= {name: self._placed(record, known, before) for name, record in part.finals.items()}
+        finals = {name: self._placed(record, known, before) for name, record in part.finals.items()}
+        for name, record in finals.items():
+            if record.memory is not None:
+                self._states[record.memory.storage] = f"Parameter.{name}"
+        self.finals |= finals
 
-    def _placed(self, record: TensorRecord, known: dict[int, int], before: Contents) -> TensorRecord:
+    def _found_in(self, before: Contents) -> Callable[[TensorRecord], int | None]:
+        """Finds the storage of a record among those of the earlier parts."""
+        by_statistics: dict[Hashable, list[int]] = defaultdict(list)
+        for storage, left in self._left.items():
+            for seen in left.keys() - {None}:
+                by_statistics[seen].append(storage)
+
+        def find(record: TensorRecord) -> int | None:
+            if has_elements(record):
+                return before.storage_of(record, record.numpy())
+            like = by_statistics.get(_by_statistics(record), ())
+            return like[0] if len(like) == 1 else None
+
+        return find
+
+    def _placed(
+        self, record: TensorRecord, known: dict[int, int], find: Callable[[TensorRecord], int | None]
+    ) -> TensorRecord:
         if record.memory is None:
             return record
         number = record.memory.storage
         if number not in known:
-            found = (
-                before.storage_of(record, record.numpy())
-                if has_elements(record)
-                else self._names.get(leaf_name(record))
-            )
+            found = find(record)
             if found is None or found in known.values():
                 found, self._count = self._count, self._count + 1
             known[number] = found
@@ -427,6 +452,9 @@ class _Joining:
         """The output of an earlier part that made all of the storage of an input."""
         if record.memory is None:
             return None
+        left = self._left[record.memory.storage].get(_by_statistics(record))
+        if left is not None:
+            return left
         writers = self._held.last_writers(record.memory.storage)
         if len(writers) != 1:
             return None
@@ -438,7 +466,12 @@ class _Joining:
 
     def _follow(self, node: Node) -> None:
         for slot, record in node.inputs.items():
-            if record.memory is None or not has_elements(record):
+            if record.memory is None:
+                continue
+            self._left[record.memory.storage].setdefault(_by_statistics(record), node.makers.get(slot))
+            if names_a_state(leaf_name(record)):
+                self._states[record.memory.storage] = leaf_name(record)
+            if not has_elements(record):
                 continue
             if leaf_name(record):
                 self._names[leaf_name(record)] = record.memory.storage
@@ -446,8 +479,23 @@ class _Joining:
             if read.values is None or read.unknown is not None:
                 self._held.write(-1, slot, record, record.numpy())
         for slot, record in node.outputs.items():
+            if record.memory is not None:
+                self._left[record.memory.storage] = {_by_statistics(record): (node.index, slot)}
             if has_elements(record):
                 self._held.write(node.index, slot, record, record.numpy())
+
+
+def _found_nowhere(_: TensorRecord) -> None:
+    """For a storage that no earlier part has."""
+
+
+def _by_statistics(record: TensorRecord) -> Hashable:
+    """The place in a storage and the statistics of a tensor; None if all elements are equal, as in many tensors of zeros."""
+    assert record.memory is not None
+    told = record.statistics
+    if told.get("max") == told.get("min"):
+        return None
+    return record.dtype, record.memory.offset, math.prod(record.shape), tuple(told.items())
 
 
 # Finds the inputs of a step that the previous step left. Each step numbers its storages anew, but a storage holds the same bits at the end of
