@@ -25,7 +25,7 @@ from opdump.errors import OpdumpError
 from tests.chaos.kills import Place, run_of
 from tests.chaos.reading import Found, check_damaged, check_whole, contents_of, steps_noted
 from tests.chaos.training import STRIKES
-from tests.chaos.warm import Ended, Run
+from tests.warm import Ended, Run
 
 _INCOMPLETE: Final = 3
 _RANKS: Final = 8

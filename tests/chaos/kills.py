@@ -19,7 +19,7 @@ from opdump.errors import UnknownLayoutError
 from tests.chaos.layouts import Case
 from tests.chaos.reading import Contents, Found, check_damaged, check_whole, contents_of, steps_noted
 from tests.chaos.training import STEPS
-from tests.chaos.warm import PLAIN, ROOT, Run, Warm
+from tests.warm import PLAIN, ROOT, TRAINING_MODULES, Run, Warm
 
 TRAINING: Final = str(ROOT / "tests" / "chaos" / "training.py")
 
@@ -35,7 +35,7 @@ def run_of(case: Case, root: Path, journal: Path, *trouble: str) -> Run:
 def warm_for(cases: Iterable[Case], folder: Path) -> Iterator[Warm]:
     """A process that has imported everything that these cases need."""
     first = [run_of(case, folder / f"{case.name}-first", folder / f"{case.name}-first.txt") for case in cases]
-    with closing(Warm(folder, *first)) as warm:
+    with closing(Warm(folder, *first, modules=TRAINING_MODULES)) as warm:
         yield warm
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from transformers import T5Config, T5EncoderModel
 
 import opdump
 from opdump.commands import main
@@ -18,6 +17,9 @@ pytestmark = pytest.mark.torch
 
 
 def test_the_layer_that_overflows_and_the_clamp_that_hides_it_are_named(tmp_path: Path) -> None:
+    # Importing it takes seconds in every worker, also in those that run no test of this file.
+    from transformers import T5Config, T5EncoderModel
+
     torch.manual_seed(0)
     config = T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, dropout_rate=0.0)
     model: Any = T5EncoderModel(config).eval().half()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.warm import TRAINING_MODULES, Run, Warm
 
 TRAIN = """\
 import sys
@@ -45,7 +51,19 @@ def write_config(folder: Path, **settings: Any) -> Path:
 
 
 def opdump(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m opdump ARGUMENTS` and return what it printed."""
+    """Run `python -m opdump ARGUMENTS` and return what it printed. `opdump run` is forked from a process that has imported
+    PyTorch; the tests of how a process starts use `opdump_anew`.
+    """
+    whole = {**os.environ, **environ}
+    if arguments[:1] != ("run",) or _read_at_import(whole) != _read_at_import(_warm().environ):
+        return opdump_anew(*arguments, cwd=cwd, **environ)
+    cleared = dict.fromkeys(_warm().environ)
+    ended = _warm().run(Run(arguments=arguments, environ={**cleared, **whole}, cwd=cwd))
+    return subprocess.CompletedProcess(arguments, ended.codes[0], ended.out[0], ended.err[0])
+
+
+def opdump_anew(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own from its start."""
     return subprocess.run(
         [sys.executable, "-m", "opdump", *arguments],
         cwd=cwd,
@@ -59,3 +77,17 @@ def opdump(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedPr
 def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run plain Python, for comparison."""
     return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@cache
+def _warm() -> Warm:
+    folder = tempfile.TemporaryDirectory(prefix="opdump-tests-")
+    warm = Warm(Path(folder.name), modules=TRAINING_MODULES)
+    atexit.register(folder.cleanup)
+    atexit.register(warm.close)
+    return warm
+
+
+def _read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that Python and PyTorch read before a program begins: a fork would not see another value."""
+    return {name: text for name, text in environ.items() if name.startswith(("PYTHON", "TORCH", "OMP_", "MKL_", "LD_"))}

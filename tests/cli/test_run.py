@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import opdump as package
-from tests.cli.programs import TRAIN, opdump, python, write_config
+from tests.cli.programs import TRAIN, opdump, opdump_anew, python, write_config
 
 pytestmark = pytest.mark.torch
 
@@ -242,6 +242,7 @@ def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
 
 
 # PyTorch 2.6 writes a file while importing its compiler, and optimizers import it; do that before the limit applies.
+# The limit also holds for the files that a forked run prints into, so these runs start anew and print into pipes.
 FULL_DISK = "import resource, torch._dynamo\nresource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))\n"
 
 
@@ -254,7 +255,7 @@ FULL_DISK = "import resource, torch._dynamo\nresource.setrlimit(resource.RLIMIT_
 )
 def test_what_opdump_cannot_do_is_said_in_its_own_words(tmp_path: Path, beginning: str, said: str) -> None:
     (tmp_path / "train.py").write_text(beginning + TRAIN)
-    done = opdump("run", "--on-error", "stop", "-c", write_config(tmp_path).name, "train.py", cwd=tmp_path)
+    done = opdump_anew("run", "--on-error", "stop", "-c", write_config(tmp_path).name, "train.py", cwd=tmp_path)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     line, *more = [line for line in done.stderr.splitlines() if line.startswith("opdump: error: ")]
@@ -268,7 +269,7 @@ def test_a_script_whose_dump_is_lost_runs_to_its_end(tmp_path: Path, ending: str
     (tmp_path / "train.py").write_text(TRAIN + ending)
     plain = python("train.py", cwd=tmp_path)
     (tmp_path / "train.py").write_text(FULL_DISK + TRAIN + ending)
-    done = opdump("run", "-c", config.name, "train.py", cwd=tmp_path)
+    done = opdump_anew("run", "-c", config.name, "train.py", cwd=tmp_path)
     assert done.stdout == plain.stdout
     assert (done.returncode, plain.returncode) == ((7, 7) if ending else (3, 0)), done.stderr
     assert "Traceback" not in done.stderr

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.json_shapes import mistakes
+from tests.cli.programs import opdump
 
 pytestmark = pytest.mark.torch
 
@@ -30,8 +30,7 @@ raise SystemExit(4)
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     program = folder / "train.py"
     program.write_text(PROGRAM)
-    command = [sys.executable, "-m", "opdump", "run", "--path", "dump", *options, str(program)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return opdump("run", "--path", "dump", *options, str(program), cwd=folder)
 
 
 def test_what_was_found_is_said_before_the_last_line_and_the_program_ends_as_it_would(tmp_path: Path) -> None:

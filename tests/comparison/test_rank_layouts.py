@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from click.testing import CliRunner
 import opdump
 from opdump.commands import main
 from opdump.comparison.result import Result
+from tests.cli.programs import opdump as run_opdump
 
 PROGRAM = """
 import multiprocessing, os, sys
@@ -127,8 +126,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         path = known.get((way, ranks))
         if path is None:
             path = known[way, ranks] = folder / f"{way}{ranks}"
-            command = [sys.executable, "-m", "opdump", "run", "--path", str(path), "train.py", way, str(ranks)]
-            run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+            run = run_opdump("run", "--path", str(path), "train.py", way, str(ranks), cwd=folder)
             assert run.returncode == 0, run.stderr
         return path
 

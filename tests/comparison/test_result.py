@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from click.testing import CliRunner
 import opdump
 from opdump.commands import main
 from opdump.metrics import METRICS
+from tests.cli.programs import opdump as run_opdump
 from tests.comparison.programs import dumped
 from tests.comparison.test_compare_programs import PROGRAM
 
@@ -140,13 +140,7 @@ def ranks(dumps: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     environment = {"RANK": "1", "WORLD_SIZE": "2"}
     for name, second in (("before", dumps[0]), ("after", dumps[1])):
         shutil.copytree(dumps[0], folder / name)
-        done = subprocess.run(
-            [sys.executable, "-m", "opdump", "run", "--full", "--path", folder / name, f"{second}.py"],
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_opdump("run", "--full", "--path", str(folder / name), f"{second}.py", cwd=Path.cwd(), **environment)
         assert done.returncode == 0, done.stderr
     return folder / "before", folder / "after"
 

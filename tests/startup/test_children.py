@@ -14,7 +14,7 @@ import opdump as package
 from opdump.capturing.children import Family
 from opdump.configs.acl.plan import plan_from_acl_text
 from opdump.plan import DumpPlan, KernelPattern, StepSet
-from tests.cli.programs import opdump, python, write_config
+from tests.cli.programs import opdump_anew, python, write_config
 
 TRAIN = """
 import concurrent.futures, multiprocessing, os, signal, subprocess, sys
@@ -54,7 +54,7 @@ def run(folder: Path, body: str, *options: str) -> tuple[subprocess.CompletedPro
     """Run TRAIN and the body under `opdump run`; return the finished process and the report."""
     (folder / "train.py").write_text(f"{TRAIN}\nif __name__ == '__main__':\n    {body}\n")
     config = write_config(folder, saved_data="statistic")
-    done = opdump("run", "-c", config.name, "--json", *options, "train.py", cwd=folder)
+    done = opdump_anew("run", "-c", config.name, "--json", *options, "train.py", cwd=folder)
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stderr.splitlines()[-1])
     return done, report

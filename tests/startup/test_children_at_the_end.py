@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import opdump as package
-from tests.cli.programs import opdump, write_config
+from tests.cli.programs import opdump_anew, write_config
 from tests.startup.test_children import TRAIN, assert_is_readable, run
 from tests.startup.test_plain_command import figures, plain
 
@@ -61,7 +61,7 @@ def test_a_child_that_is_cut_off_says_at_which_step_and_is_a_failure_under_stric
     catalog = package.open(tmp_path / "dump")
     assert not catalog.problems
     assert max(each.op.step for each in catalog.executions(rank=cut["rank"])) == cut["last_step"]
-    strict = opdump("run", "-c", "data_dump.json", "--strict", "--path", "strict", "train.py", cwd=tmp_path)
+    strict = opdump_anew("run", "-c", "data_dump.json", "--strict", "--path", "strict", "train.py", cwd=tmp_path)
     assert (strict.returncode, strict.stdout) == (1, done.stdout)
     assert "strict: child processes were cut off: rank_1000" in strict.stderr
 
@@ -69,7 +69,7 @@ def test_a_child_that_is_cut_off_says_at_which_step_and_is_a_failure_under_stric
 def test_a_run_that_filed_nothing_is_one_that_ended(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\n")
     write_config(tmp_path)
-    done = opdump("run", "-c", "data_dump.json", "train.py", cwd=tmp_path)
+    done = opdump_anew("run", "-c", "data_dump.json", "train.py", cwd=tmp_path)
     assert "nothing was captured" in done.stderr
-    (shown,) = json.loads(opdump("show", "dump", "--json", cwd=tmp_path).stdout)["runs"]
+    (shown,) = json.loads(opdump_anew("show", "dump", "--json", cwd=tmp_path).stdout)["runs"]
     assert shown["ended"] is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.programs import opdump, write_config
+from tests.cli.programs import opdump_anew, write_config
 from tests.startup.test_children import TRAIN
 
 pytestmark = pytest.mark.torch
@@ -38,7 +38,7 @@ def test_a_child_that_cannot_write_is_a_failure_of_the_run(
 ) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     write_config(tmp_path, saved_data="statistic")
-    done = opdump("run", "-c", "data_dump.json", "--json", *options, "train.py", cwd=tmp_path)
+    done = opdump_anew("run", "-c", "data_dump.json", "--json", *options, "train.py", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, said), done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("{")]
     report = json.loads(line)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.programs import opdump, write_config
+from tests.cli.programs import opdump_anew, write_config
 from tests.startup.test_plain_command import plain
 
 pytestmark = pytest.mark.torch
@@ -45,7 +45,7 @@ def test_a_forked_child_ends_as_it_does_by_itself(tmp_path: Path, config: str, w
     assert expected.stdout.split() == ["raise", "256", "exit", "768", "text", "256", "none", "0", "through", "0"]
     done: subprocess.CompletedProcess[str]
     if way == "opdump run":
-        done = opdump("run", "-c", config, "--json", "forks.py", cwd=tmp_path)
+        done = opdump_anew("run", "-c", config, "--json", "forks.py", cwd=tmp_path)
     else:
         done = plain("forks.py", cwd=tmp_path, OPDUMP_START=f"-c {config} --json")
     assert (done.returncode, done.stdout) == (0, expected.stdout), done.stderr

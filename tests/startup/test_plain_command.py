@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import opdump as package
-from tests.cli.programs import TRAIN, opdump, write_config
+from tests.cli.programs import TRAIN, opdump_anew, write_config
 
 pytestmark = pytest.mark.torch
 
@@ -56,7 +56,7 @@ def test_the_plain_command_dumps_what_opdump_run_dumps(script: Path, variable: s
     write_config(script, saved_data="tensor")
     environ = {variable: str(script / "data_dump.json")}
     done = plain("train.py", "--lr", "1", cwd=script, **environ, OPDUMP_START="--json --path plain")
-    run = opdump("run", "--json", "--path", "run", "train.py", "--lr", "1", cwd=script, **environ)
+    run = opdump_anew("run", "--json", "--path", "run", "train.py", "--lr", "1", cwd=script, **environ)
     assert (done.returncode, done.stdout) == (0, run.stdout), done.stderr
     assert figures(done) == figures(run)
     names = {
@@ -193,14 +193,16 @@ def test_strict_decides_how_the_program_ends(script: Path) -> None:
     (script / "train.py").write_text(
         "import torch\nx = torch.zeros(4, dtype=torch.uint8).view(torch.bits8)\nprint(x.clone().shape[0] == 4)\n"
     )
-    expected = opdump("run", "-c", "data_dump.json", "--strict", "train.py", cwd=script)
+    expected = opdump_anew("run", "-c", "data_dump.json", "--strict", "train.py", cwd=script)
     done = plain("train.py", cwd=script, OPDUMP_START="-c data_dump.json --strict")
     assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout) == (1, "True\n")
     assert "opdump: error: strict: " in done.stderr
 
 
 def test_opdump_run_is_not_captured_twice(script: Path) -> None:
-    done = opdump("run", "-c", "data_dump.json", "train.py", cwd=script, OPDUMP_START="-c data_dump.json --path twice")
+    done = opdump_anew(
+        "run", "-c", "data_dump.json", "train.py", cwd=script, OPDUMP_START="-c data_dump.json --path twice"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(" operators ran: ") == 1
     assert not (script / "twice").exists()
@@ -211,10 +213,10 @@ def test_a_variable_that_names_another_file_is_never_passed_over_in_silence(scri
     (script / "other.json").write_text((script / "data_dump.json").read_text())
     environ = {"MS_ACL_DUMP_CFG_PATH": "other.json"}
     if way == "variable":
-        done = opdump("run", "train.py", cwd=script, **environ, MINDSPORE_DUMP_CONFIG="data_dump.json")
+        done = opdump_anew("run", "train.py", cwd=script, **environ, MINDSPORE_DUMP_CONFIG="data_dump.json")
         assert (done.returncode, done.stdout) == (1, "")
         assert "expected the same file or only one of them" in done.stderr
     else:
-        done = opdump("run", "-c", "data_dump.json", "train.py", cwd=script, **environ)
+        done = opdump_anew("run", "-c", "data_dump.json", "train.py", cwd=script, **environ)
         assert done.returncode == 0
         assert "opdump: warning: MS_ACL_DUMP_CFG_PATH names 'other.json', which is ignored" in done.stderr

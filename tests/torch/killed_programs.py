@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import torch._dynamo  # the first step of an optimizer would import it in each child
 
 import opdump
 from opdump.plan import DumpPlan

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
 from opdump.recorder import capture_errors
 from opdump.sink import DirectorySink
+from tests.cli.programs import opdump as run_opdump
 
 STATISTICS: dict[str, Any] = {"saved_data": "statistic", "statistic_category": ["max", "min", "l2norm"]}
 
@@ -256,16 +256,9 @@ def test_show_and_check_tell_what_was_left_out(tmp_path: Path) -> None:
         train(4)
     said = "from step 1 on nothing is recorded: "
     for command in (["show"], ["check"], ["check", "--step", "2"]):
-        ended = subprocess.run(
-            [sys.executable, "-m", "opdump", *command, str(tmp_path / "d")], capture_output=True, text=True, check=False
-        )
+        ended = run_opdump(*command, str(tmp_path / "d"), cwd=tmp_path)
         assert said in ended.stdout + ended.stderr, command
-    shown = subprocess.run(
-        [sys.executable, "-m", "opdump", "show", "--json", str(tmp_path / "d")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    shown = run_opdump("show", "--json", str(tmp_path / "d"), cwd=tmp_path)
     assert json.loads(shown.stdout)["runs"][0]["degraded"][-1]["now"] == "off"
 
 
@@ -339,8 +332,7 @@ if __name__ == "__main__":
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     script = directory / "train.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "opdump", "run", "--json", "--path", str(directory / "d"), *arguments, str(script)]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    return run_opdump("run", "--json", "--path", str(directory / "d"), *arguments, str(script), cwd=directory)
 
 
 def test_processes_share_a_disk_bound(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from torch import nn
 import opdump
 from opdump.errors import CaptureStateError, ConfigError
 from opdump.plan import DumpPlan, StepSet
+from tests.cli.programs import opdump as run_opdump
 from tests.torch.dump_comparison import assert_same_dumps
 from tests.torch.forced_device import PassingMode, forced_capture
 from tests.torch.programs import PROGRAMS
@@ -361,19 +360,9 @@ def test_the_command_says_what_became_of_the_steps(tmp_path: Path) -> None:
     )
 
     def run(*arguments: str) -> str:
-        command = [
-            sys.executable,
-            "-m",
-            "opdump",
-            "run",
-            "--json",
-            "--ring",
-            "2",
-            "--path",
-            str(tmp_path / "d"),
-            *arguments,
-        ]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+        done = run_opdump("run", "--json", "--ring", "2", "--path", str(tmp_path / "d"), *arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
 
     quiet = json.loads(run(str(script)).splitlines()[-1])
     assert quiet["fired"] == []
@@ -381,12 +370,7 @@ def test_the_command_says_what_became_of_the_steps(tmp_path: Path) -> None:
     told = json.loads(run(str(script), "nan").splitlines()[-1])
     assert len(told["fired"]) == 1
     assert told["fired"][0].startswith("nan in step")
-    refused = subprocess.run(
-        [sys.executable, "-m", "opdump", "run", "--trigger", "nan", str(script)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    refused = run_opdump("run", "--trigger", "nan", str(script), cwd=tmp_path)
     assert refused.returncode == 2
     assert "give --ring N" in refused.stderr
 
