@@ -37,7 +37,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := $(VENV)/bin
-PIP_FLAGS := --quiet --disable-pip-version-check -c constraints.txt
+PIP_FLAGS := --quiet --disable-pip-version-check --no-compile -c constraints.txt
 BUILD_TOOLS := scikit-build-core nanobind ninja cmake
 NATIVE := CMakeLists.txt $(wildcard native/*)
 CPP := find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h'

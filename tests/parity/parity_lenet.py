@@ -58,7 +58,6 @@ def dumped(framework: str, dump: Path, script: Path) -> str:
     """Run one of the programs in the environment of its framework, and return its output."""
     environment = {
         "PYTHONPATH": f"{peers.ROOT / 'src'}:{peers.ROOT}:{script.parent}:{EXAMPLE}",
-        "PYTHONDONTWRITEBYTECODE": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "JAX_PLATFORMS": "cpu",
     }
