@@ -7,7 +7,7 @@
 
     @pytest.mark.long  # never in the sample: it takes too long
 
-`FILES` lists files whose tests start programs that import PyTorch; one in N of their tests runs. The cases with the
+`FILES` lists files whose tests start programs or compare many dumps; one in N of their tests runs. The cases with the
 smallest digests of their names are kept, and at least one. The end of a run lists what was sampled.
 """
 
@@ -28,10 +28,25 @@ FILES: Final[Mapping[str, int]] = {
     "tests/cli/test_run": 6,
     "tests/cli/test_tracebacks": 4,
     "tests/comparison/test_across_frameworks": 3,
+    "tests/comparison/test_compiled_graphs": 2,
+    "tests/comparison/test_noise_of_training": 3,
+    "tests/comparison/test_not_finite": 3,
     "tests/comparison/test_rank_layouts": 3,
+    "tests/comparison/test_unexplained": 3,
+    "tests/comparison/test_written_outside": 3,
+    "tests/conversion/test_memory": 5,
     "tests/jax/capture/test_columns": 3,
+    "tests/jax/capture/test_comparisons": 3,
+    "tests/jax/capture/test_op_types": 3,
     "tests/jax/capture/test_pieces": 3,
+    "tests/jax/capture/test_steps": 3,
+    "tests/jax/capture/test_trainings": 3,
+    "tests/mindspore/capture/test_compared": 3,
+    "tests/mindspore/capture/test_graphs": 3,
+    "tests/parity/parity_mindspore_run": 3,
     "tests/project/test_extension": 4,
+    "tests/tensorflow/functions/test_compare": 3,
+    "tests/tensorflow/functions/test_tracebacks": 3,
     "tests/torch/": 6,
 }
 """One in N tests of a file runs, by the start of its path."""

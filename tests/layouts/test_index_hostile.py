@@ -16,11 +16,11 @@ from tests.layouts.hostile_indexes import all_kinds
 from tests.layouts.index_files import index_file
 
 _KINDS = all_kinds()
-_PARTS = 4
+_PARTS = 16
 
 
-@pytest.mark.timeout(900)  # about 200 processes, each with a limit of 10 s
-@pytest.mark.sampled(4)
+@pytest.mark.timeout(900)  # about 50 processes, each with a limit of 10 s
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_a_hostile_index_is_read_or_refused_within_its_bounds(part: int, tmp_path: Path) -> None:
     names = sorted(_KINDS)[part::_PARTS]

@@ -75,7 +75,7 @@ def _is_of_program(item: pytest.Function) -> bool:
     return item.function is test_a_program_gives_the_same_bits_in_every_mode
 
 
-@pytest.mark.sampled(5, each="folder")
+@pytest.mark.sampled(10, each="folder")
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize(("folder", "name"), [(name.partition("/")[0], name) for name in NAMES], ids=NAMES)
 def test_a_program_gives_the_same_bits_in_every_mode(folder: str, name: str, request: pytest.FixtureRequest) -> None:

@@ -148,7 +148,7 @@ def temporary() -> Iterator[str]:
         yield directory
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("page", [page for page in PAGES if _with_code(page)], ids=lambda page: page.name)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path, temporary: str) -> None:
     if importlib.util.find_spec("torch") is None:

@@ -111,7 +111,7 @@ def test_a_followed_step_is_filed_as_a_recorded_one(
     both_are_alike(name, {}, tmp_path, monkeypatch, followed)
 
 
-@pytest.mark.sampled(5, each="kind")
+@pytest.mark.sampled(10, each="kind")
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_a_followed_step_with_other_contents_is_filed_as_a_recorded_one(

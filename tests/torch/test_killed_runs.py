@@ -68,7 +68,7 @@ def _finished_steps(root: Path) -> set[int]:
     return found
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("layout", "mode"), CASES)
 def test_what_a_killed_run_did_not_finish_is_left_out_or_told(tmp_path: Path, layout: str, mode: str) -> None:
     points = _killed(tmp_path, layout, mode, POINTS)
