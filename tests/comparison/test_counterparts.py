@@ -77,10 +77,17 @@ def test_whole_numbers_have_no_counterpart() -> None:
     assert _found([record(numbers, 0)], {0: held}, record(numbers, 3), held) is None
 
 
-@pytest.mark.xfail(strict=True, reason="the nearest value of A is found by distance, and nothing is near NaN")
-def test_nan_is_the_counterpart_of_nan() -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_the_counterparts_of_the_same_values(value: float) -> None:
     left = LEFT.copy()
-    left[2] = np.nan
+    left[2] = value
     of_a = left.astype(np.float32)
     found = _found([record(of_a, 0)], {0: _left(left)}, record(of_a, 3), _left(left))
     assert np.array_equal(found, of_a, equal_nan=True)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_finite_in_a_is_no_counterpart_of_one_that_is_not(value: float) -> None:
+    other = LEFT.copy()
+    other[2] = value
+    assert _found([record(OF_A, 0)], {0: _left(LEFT)}, record(OF_B, 3), _left(other)) is None

@@ -626,7 +626,11 @@ class StateMapping:
             return None
         after = np.searchsorted(self._values, own).clip(max=self._values.size - 1)
         before = (after - 1).clip(min=0)
-        nearest = np.where(np.abs(self._values[after] - own) <= np.abs(self._values[before] - own), after, before)
+        with np.errstate(invalid="ignore"):  # two infinities have no distance
+            is_after = np.abs(self._values[after] - own) <= np.abs(self._values[before] - own)
+        # Sorted values end with infinity and NaN, which are nearest to themselves.
+        is_after |= np.isnan(own) | (self._values[after] == own)
+        nearest = np.where(is_after, after, before)
         if not np.allclose(self._values[nearest], own, rtol=_SAME, atol=0.0, equal_nan=True):
             return None
         found: Array = self._recorded[nearest]
