@@ -31,7 +31,14 @@ from opdump.index.runs import CONFIG_NAME, METADATA, Run
 from opdump.index.writer import IndexWriter, RunFacts, own_version
 from opdump.interpreter.leftovers import SUFFIX, own_prefix
 from opdump.kernels import summarise
-from opdump.layouts.mindspore_sync.files import PARAMETER, STATISTIC_NAME, locate, op_name_in_files, read_table
+from opdump.layouts.mindspore_sync.files import (
+    PARAMETER,
+    STATISTIC_NAME,
+    PlaceFiles,
+    locate,
+    op_name_in_files,
+    read_table,
+)
 from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
 from opdump.plan import DumpPlan
@@ -176,46 +183,34 @@ class _RankCompletion:
 
     def _complete_step(self, step: int, writers: Sequence[IndexWriter], sink: DirectorySink) -> None:
         places = [place for place in self._files.places if place.step == step]
-        stamps = {
-            file.relative: (file.name.timestamp, file.name.dtype)
-            for place in places
-            for file in self._files.files(place).tensors
-        }
+        tables = {place.relative: _Table(self._files.files(place)) for place in places}
         directories = {(place.net_name, place.graph_id): place.relative for place in places}
-        tables: dict[str, tuple[list[str], list[TensorRecord]]] = {}
-        is_covered = dict.fromkeys(directories.values(), True)
-        for number, ((_, tree), writer, totals) in enumerate(zip(self._runs, writers, self._counts, strict=True)):
+        for number, ((_, tree), writer) in enumerate(zip(self._runs, writers, strict=True)):
             content = tree.step(step)
             self._tell(tree.problems)
             if not content.ops:
                 continue
             tensors: list[TensorRecord] = []
+            files: list[str | None] = []
             for record in content.tensors:
-                relative = record.payload.relative if isinstance(record.payload, FilePayload) else ""
-                completed = self._completed(record, sink) if relative else record
+                file = record.payload.relative if isinstance(record.payload, FilePayload) else None
+                completed = record if file is None else self._completed(record, sink)
                 if completed is None:
                     continue  # for unreadable files, which are found by name
                 tensors.append(completed)
-                op = record.op
-                directory = relative.rpartition("/")[0] if relative else directories[op.net_name, op.graph_id]
-                if not completed.statistics:
-                    continue
-                if not self._is_in_table(record):
-                    is_covered[directory] = False
-                time_stamp, token = stamps.get(relative, (op.timestamp, "known"))
-                self._ends[number] = max(self._ends[number], time_stamp)
-                name = op.op_name if token else op_name_in_files(op.op_type, op.op_name, "mindspore-2.3")
-                starts, rows = tables.setdefault(directory, ([], []))
-                starts.append(self._encoder.start(op, name, str(time_stamp)))
-                rows.append(completed)
-            self._count(content.ops, tensors, totals)
-            batch = writer.batch_of(content.ops, tensors)
-            files = [record.payload.relative if isinstance(record.payload, FilePayload) else None for record in tensors]
-            writer.write_batch(step, batch, files)
-        for directory, (starts, rows) in tables.items():
-            if not is_covered[directory]:
+                files.append(file)
+                if completed.statistics:
+                    op = record.op
+                    table = tables[file.rpartition("/")[0] if file else directories[op.net_name, op.graph_id]]
+                    self._ends[number] = max(self._ends[number], table.add(completed, file, self._encoder))
+                    table.is_complete &= self._is_in_table(record)
+            self._count(content.ops, tensors, self._counts[number])
+            writer.write_batch(step, writer.batch_of(content.ops, tensors), files)
+        for directory, table in tables.items():
+            if not table.is_complete:
                 header = self._encoder.header.encode("utf-8", "backslashreplace")
-                sink.write_bytes(f"{directory}/{STATISTIC_NAME}", header + self._encoder.text(starts, rows))
+                text = header + self._encoder.text(table.starts, table.rows)
+                sink.write_bytes(f"{directory}/{STATISTIC_NAME}", text)
                 self._rank.statistics += 1
 
     def _is_in_table(self, record: TensorRecord) -> bool:
@@ -269,6 +264,28 @@ class _RankCompletion:
             if str(problem) not in self._told:
                 self._told.add(str(problem))
                 self._done.problems.append(problem)
+
+
+class _Table:
+    """The statistic.csv of one step of a graph: the beginnings of its rows, and the tensors in them."""
+
+    def __init__(self, files: PlaceFiles) -> None:
+        self._names = {file.relative: file.name for file in files.tensors}
+        self.starts: list[str] = []
+        self.rows: list[TensorRecord] = []
+        self.is_complete = True
+        """Whether the existing table has all requested statistics."""
+
+    def add(self, record: TensorRecord, file: str | None, encoder: StatisticEncoder) -> int:
+        """Add a row; returns its time stamp."""
+        op = record.op
+        stored = self._names.get(file or "")
+        timestamp = op.timestamp if stored is None else stored.timestamp
+        is_old = stored is not None and not stored.dtype
+        name = op_name_in_files(op.op_type, op.op_name, "mindspore-2.3") if is_old else op.op_name
+        self.starts.append(encoder.start(op, name, str(timestamp)))
+        self.rows.append(record)
+        return timestamp
 
 
 def _plan(root: Path, statistics: Sequence[str], done: Completion) -> DumpPlan:

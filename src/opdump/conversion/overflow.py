@@ -10,15 +10,15 @@ import itertools
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
 
 from opdump.conversion.plan import ConversionError, Failure, failure
-from opdump.conversion.sources import find_sources
-from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
+from opdump.conversion.sources import Sources, find_sources
+from opdump.dump_file import DumpTensor, read_dump_file
 from opdump.dump_file.names import ConvertedName, DumpName, parse_converted_name, parse_dump_name
 from opdump.dump_file.opdebug import ACCELERATORS, AcceleratorReport, decode_opdebug
 from opdump.errors import CorruptDumpError, OpdumpError, UndecodableTensorError
@@ -76,77 +76,72 @@ class _NamedFile:
 
 def find_overflows(paths: Iterable[str]) -> OverflowSearch:
     """Read every overflow file in the directories and below. Unreadable files are listed in the failures."""
-    search = OverflowSearch()
-    operators: dict[int, list[_NamedFile]] = {}
-    overflow_files = []
     # One search per directory: files of the same name in two directories are different files here.
     found = [find_sources([path], recursive=True, output=_NOWHERE) for path in paths]
-    for sources in found:
-        search.failures += sources.failures
+    search = OverflowSearch(failures=[each for sources in found for each in sources.failures])
+    files = list(_files_in(found))
+    overflow_files = [each for each in files if each.name.is_overflow]
+    operators: dict[int, list[_NamedFile]] = {}
+    for file in files:
+        if not file.name.is_overflow:
+            operators.setdefault(file.name.task_id, []).append(file)
+    search.files = len(overflow_files)
+    for file in sorted(overflow_files, key=lambda each: (each.name.microseconds, each.path)):
+        failed = len(search.failures)
+        reports = list(_reports_in(file.path, search.failures))
+        if not reports and len(search.failures) == failed:
+            search.silent.append(file.path)
+        search.overflows += [_paired(search, file, report, operators) for report in reports]
+    return search
+
+
+def _files_in(found: Iterable[Sources]) -> Iterator[_NamedFile]:
+    """The dump files, and the operators and records that MindSpore wrote as npy and JSON instead of dump files."""
+    binary: set[DumpName] = set()
     for source in itertools.chain.from_iterable(sources.files for sources in found):
         name = parse_dump_name(source.name)
-        if name is None:
-            continue
-        if name.is_overflow:
-            overflow_files.append(_NamedFile(source.path, name))
-        else:
-            operators.setdefault(name.task_id, []).append(_NamedFile(source.path, name))
-    # Files that MindSpore wrote as npy and JSON instead of dump files. A copy written by a converter contains nothing
-    # new, wherever it is.
-    binary = {each.name for each in overflow_files}
-    converted: dict[_NamedFile, list[tuple[ConvertedName, str]]] = {}
+        if name is not None:
+            binary.add(name)
+            yield _NamedFile(source.path, name)
+    # A copy of an overflow file, which a converter wrote, contains nothing new, wherever it is.
+    parts: dict[_NamedFile, list[tuple[ConvertedName, str]]] = {}
     for path in itertools.chain.from_iterable(sources.skipped for sources in found):
         directory, text = os.path.split(path)
         part = parse_converted_name(text)
         if part is None or not isinstance(part.dump, DumpName):
             continue
-        if part.dump.is_overflow and part.suffix == "json" and part.dump not in binary:
-            overflow_files.append(_NamedFile(path, part.dump))
+        if part.dump.is_overflow:
+            if part.suffix == "json" and part.dump not in binary:
+                yield _NamedFile(path, part.dump)
         elif part.suffix == "npy":
-            converted.setdefault(_NamedFile(os.path.join(directory, str(part.dump)), part.dump), []).append(
-                (part, path)
-            )
-    for file, parts in converted.items():
-        operators.setdefault(file.name.task_id, []).append(
-            _NamedFile(file.path, file.name, tuple(sorted(parts, key=lambda each: (each[0].part, each[0].slot))))
-        )
-    search.files = len(overflow_files)
-    for file in sorted(overflow_files, key=lambda each: (each.name.microseconds, each.path)):
-        try:
-            if file.path.endswith(".json"):
-                reports = [report for report in read_overflow_json(file.path) if report.overflowed]
-                search.overflows += [_paired(search, file, report, operators) for report in reports]
-                search.silent += [] if reports else [file.path]
-                continue
-            dumped = read_dump_file(file.path)
-            if not dumped.outputs:
-                raise ConversionError("contains no record")
-        except OpdumpError as error:
-            search.failures.append(failure(file.path, error))
-            continue
-        _read_records(search, file, dumped, operators)
-    return search
+            parts.setdefault(_NamedFile(os.path.join(directory, str(part.dump)), part.dump), []).append((part, path))
+    for file, of_file in parts.items():
+        yield replace(file, parts=tuple(sorted(of_file, key=lambda each: (each[0].part, each[0].slot))))
 
 
-def _read_records(
-    search: OverflowSearch, file: _NamedFile, dumped: DumpFile, operators: dict[int, list[_NamedFile]]
-) -> None:
-    overflows = []
-    failed = False
+def _reports_in(path: str, failures: list[Failure]) -> Iterator[AcceleratorReport]:
+    """The reports of an overflow file with a status bit. What cannot be read is added to the failures."""
+    try:
+        if path.endswith(".json"):
+            yield from [report for report in read_overflow_json(path) if report.overflowed]
+            return
+        dumped = read_dump_file(path)
+        if not dumped.outputs:
+            raise ConversionError("contains no record")
+    except OpdumpError as error:
+        failures.append(failure(path, error))
+        return
     for tensor in dumped.outputs:
         try:
-            record = decode_opdebug(tensor.data.read(), file.path)
+            record = decode_opdebug(tensor.data.read(), path)
         except OpdumpError as error:
-            failed = True
-            search.failures.append(failure(file.path, error, tensor.name))
+            failures.append(failure(path, error, tensor.name))
             continue
-        for problem in record.problems:
-            text = UndecodableTensorError(problem.removeprefix(f"{file.path}: "))
-            search.failures.append(failure(file.path, text, tensor.name))
-        overflows += [_paired(search, file, report, operators) for report in record.overflows]
-    search.overflows += overflows
-    if not overflows and not failed:
-        search.silent.append(file.path)
+        failures += [
+            failure(path, UndecodableTensorError(problem.removeprefix(f"{path}: ")), tensor.name)
+            for problem in record.problems
+        ]
+        yield from record.overflows
 
 
 def _paired(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opdump.conversion.convert_file import convert_file
 from opdump.conversion.output_directory import OutputDirectory, write_all
@@ -21,7 +21,6 @@ from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
-    from multiprocessing.process import BaseProcess
 
     from opdump.conversion.whole_dumps import RecordedRank
 
@@ -199,43 +198,31 @@ def _interrupts_noted() -> Iterator[Callable[[], bool]]:
 
 
 def _in_processes(files: list[SourceFile], plan: ConversionPlan, output: OutputDirectory, jobs: int) -> _Results:
-    import multiprocessing
-    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+    from concurrent.futures import FIRST_COMPLETED, wait
 
-    others = set(multiprocessing.active_children())
-    # Spawned, not forked: numpy's threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    pool: ProcessPoolExecutor | None = None
-    unsent = list(_batches(files, jobs))
+    batches = list(_batches(files, jobs))
     waiting: dict[Future[list[FileResult]], list[SourceFile]] = {}
     with _interrupts_noted() as is_interrupted:
-        try:
-            with suppress(*NOT_TO_BE_HAD):
-                pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(output.root,))
-                while unsent:
-                    waiting[pool.submit(_convert_batch, unsent[0], plan)] = unsent[0]
-                    del unsent[0]
-            works = pool is not None and not unsent
-            while waiting and works and not is_interrupted():
+        with (
+            suppress(*NOT_TO_BE_HAD),
+            worker_pool(jobs, initializer=_start_worker, initargs=(output.root,)) as pool,
+        ):
+            while batches:
+                waiting[pool.submit(_convert_batch, batches[0], plan)] = batches[0]
+                del batches[0]
+            while waiting and is_attended(pool) and not is_interrupted():
                 for future in wait(waiting, timeout=_POLL, return_when=FIRST_COMPLETED).done:
                     yield from _results(future, waiting.pop(future))
-                works = not waiting or is_attended(pool)
-        finally:
-            if pool is not None and not unsent and is_attended(pool):
-                pool.shutdown(cancel_futures=True)
-            else:
-                end_processes(set(multiprocessing.active_children()) - others)
         # Work in progress at the interrupt was completed.
-        left = unsent
         for future, batch in waiting.items():
             if future.done() and not future.cancelled():
                 yield from _results(future, batch)
-            elif not works:
-                left.append(batch)
+            else:
+                batches.append(batch)
         if is_interrupted():
             raise KeyboardInterrupt
-    if not works:  # if no process, or no thread for them, can be started, this process does the rest
-        yield from _in_turn([file for batch in left for file in batch], plan, output)
+    # If no process, or no thread for them, can be started, this process does the rest.
+    yield from _in_turn([file for batch in batches for file in batch], plan, output)
 
 
 def _results(future: Future[list[FileResult]], batch: list[SourceFile]) -> list[FileResult]:
@@ -309,20 +296,37 @@ def _add_rows(output: OutputDirectory, done: Conversion, directory: str, lines: 
         done.failures.append(failure(str(done.output / directory / MAPPING_NAME), error))
 
 
-# Finds and ends processes of a pool that could not be started, or that receive no more work.
+# A pool of processes that ends even if it could not be started, or receives no more work.
 
 NOT_TO_BE_HAD: Final = (OSError, RuntimeError, MemoryError)
 """Exceptions raised when starting a process or thread exceeds a limit of processes, open files or memory."""
 
 
-def is_attended(pool: ProcessPoolExecutor | None) -> bool:
+def is_attended(pool: ProcessPoolExecutor) -> bool:
     """Whether the thread that assigns work to the processes is alive; without it, futures never finish and report no error."""
     thread = getattr(pool, "_executor_manager_thread", None)
     return thread is None or thread.is_alive()
 
 
-def end_processes(processes: Iterable[BaseProcess]) -> None:
-    """End processes that wait for work that never comes; otherwise the interpreter would wait for them."""
-    for process in processes:
-        process.terminate()
-        process.join()
+@contextmanager
+def worker_pool(jobs: int, **options: Any) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes, without its waiting work at the end of the block. Raises NOT_TO_BE_HAD, as `submit` does."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    others = set(multiprocessing.active_children())
+    # Spawned, not forked: numpy's threads do not survive a fork.
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), **options)
+    is_started = True
+    try:
+        yield pool
+    except NOT_TO_BE_HAD:
+        is_started = False
+        raise
+    finally:
+        if is_started and is_attended(pool):
+            pool.shutdown(cancel_futures=True)
+        else:  # the processes wait for work that never comes, and the interpreter would wait for them
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+                process.join()

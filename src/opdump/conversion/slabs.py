@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from opdump.formats import DEVICE_FORMATS
+from opdump.errors import FormatShapeError
+from opdump.formats import DEVICE_FORMATS, can_convert
+from opdump.formats.conversion import plain_axes, plain_shapes
 
 _Array = npt.NDArray[Any]
 _Shape = tuple[int, ...]
@@ -97,46 +99,28 @@ def slabs_of(array: _Array, source: str, target: str, shape: _Shape | None, most
     """Parts of at most `most` elements of the result, unless one element of the outermost axes is larger.
 
     `shape` is as in `convert_format`. None if the tensor should not or cannot be split: the array does not have that shape, both
-    formats are the same, or a format is not in the table above.
+    formats are the same or cannot be converted, or a format is not in the table above.
     """
-    order = _order(source, target)
-    if source == target or order is None:
+    if source == target or not can_convert(source, target):
         return None
-    rank = (
-        len(order) if order != "ND" else len(shape) if shape is not None else array.ndim - 2 * (source == "FRACTAL_NZ")
-    )
-    reading, writing = _memory(source, order, rank), _memory(target, order, rank)
-    if reading is None or writing is None or array.ndim < reading.inner + 1 or 0 in array.shape:
+    try:
+        shape = plain_shapes(array, source, target, shape).there
+    except FormatShapeError:
+        return None
+    order = plain_axes(target, source)
+    reading, writing = _memory(source, order, len(shape)), _memory(target, order, len(shape))
+    if reading is None or writing is None or 0 in (*shape, *array.shape):
         return None
     places = array.shape[array.ndim - reading.inner :]
     blocks = dict(zip(reading.within, places, strict=True))
-    if source == "FRACTAL_NZ" and shape is not None and math.prod(shape[:-2]) == math.prod(array.shape[:-4]):
-        array = array.reshape(*shape[:-2], *array.shape[-4:])  # leading axes may be split differently
-    if shape is None:
-        if reading.joined > 1 or array.ndim != len(reading.axes):
-            return None
-        sizes = dict(zip(reading.outer, array.shape, strict=False))
-        shape = tuple(sizes[axis] * blocks.get(axis, 1) for axis in range(rank))
-    if len(shape) != rank or min(shape) < 1:
-        return None
-    loops = reading.loops(shape, blocks)
-    if reading.shape_of(loops, places) != array.shape:
-        return None
     c0 = DEVICE_FORMATS[target].c0 if target in DEVICE_FORMATS else 1
     units = dict.fromkeys(writing.within, _ROWS_OF_BLOCK) | dict.fromkeys(writing.within[-1:], c0)
     ranges = tuple(_cut(tuple((0, size) for size in shape), writing.outer, units, blocks, most))
     if len(ranges) < 2:
         return None
     result = writing.shape_of(writing.loops(shape, units), tuple(units[axis] for axis in writing.within))
-    return Slabs(result, array.reshape(*loops, *places), reading, blocks, ranges)
-
-
-def _order(source: str, target: str) -> str | None:
-    """The axes in the order in which `convert_format` takes a shape."""
-    plain, wanted = (DEVICE_FORMATS[name].plain if name in DEVICE_FORMATS else name for name in (source, target))
-    if "ND" in (plain, wanted):
-        return plain if wanted == "ND" else wanted
-    return wanted if sorted(plain) == sorted(wanted) else None
+    # Leading axes of FRACTAL_NZ may be split differently in the array.
+    return Slabs(result, array.reshape(*reading.loops(shape, blocks), *places), reading, blocks, ranges)
 
 
 def _memory(name: str, order: str, rank: int) -> _Memory | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,21 +67,7 @@ def convert_format(
     wanted = None if shape is None else tuple(int(size) for size in shape)
     if source == target:
         return _filled(_same(array, source, wanted), out)
-    plain, plain_target = _plain_of(source), _plain_of(target)
-    if plain == "ND":
-        plain = plain_target
-    elif plain_target == "ND":
-        plain_target = plain
-    if wanted is not None:
-        require_plain_shape(wanted, plain_target)
-        require_possible(wanted, array.dtype)
-    here = _plain_shape(array, source, plain, plain_target, wanted, groups)
-    order = tuple(range(len(here))) if plain == plain_target else tuple(plain.index(axis) for axis in plain_target)
-    there = tuple(here[axis] for axis in order)
-    if wanted is not None and there != wanted:
-        raise FormatShapeError(
-            f"the tensor of the shape {array.shape} in {source} has the shape {there} in {plain_target}, not {wanted}"
-        )
+    order, here, there = plain_shapes(array, source, target, wanted, groups)
     from_device, to_device = DEVICE_FORMATS.get(source), DEVICE_FORMATS.get(target)
     if to_device is None:
         if from_device is None:
@@ -154,17 +140,46 @@ def _same(array: Array, name: str, wanted: Shape | None) -> Array:
     return array
 
 
-def _plain_shape(array: Array, source: str, plain: str, target: str, wanted: Shape | None, groups: int) -> Shape:
-    """The shape of the tensor in `plain`, the plain format of the source; `wanted` is in the order of `target`."""
-    if source not in DEVICE_FORMATS:
-        require_plain_shape(array.shape, plain)
-        return array.shape
-    in_order = wanted
-    if wanted is not None and plain != target:
-        in_order = tuple(wanted[target.index(axis)] for axis in plain)
-    shape = DEVICE_FORMATS[source].plain_shape(array, in_order, groups)
-    require_plain_shape(shape, plain)
-    return shape
+class PlainShapes(NamedTuple):
+    """The shapes of a tensor before and after a conversion, as it would be in plain formats."""
+
+    order: tuple[int, ...]
+    """The axis of `here` for each axis of `there`."""
+    here: Shape
+    there: Shape
+
+
+def plain_shapes(array: Array, source: str, target: str, shape: Shape | None, groups: int = 1) -> PlainShapes:
+    """The plain shapes of a tensor in the format `source`, whose own shape is as in `convert_format`.
+
+    Raises FormatShapeError if the array or the shape is impossible.
+    """
+    plain, plain_target = plain_axes(source, target), plain_axes(target, source)
+    order = tuple(map(plain.index, plain_target)) if plain != plain_target else None
+    if shape is not None:
+        require_plain_shape(shape, plain_target)
+        require_possible(shape, array.dtype)
+    if source in DEVICE_FORMATS:
+        in_order = (
+            shape if shape is None or order is None else tuple(shape[order.index(axis)] for axis in range(len(plain)))
+        )
+        here = DEVICE_FORMATS[source].plain_shape(array, in_order, groups)
+    else:
+        here = array.shape
+    require_plain_shape(here, plain)
+    order = tuple(range(len(here))) if order is None else order
+    there = tuple(here[axis] for axis in order)
+    if shape is not None and there != shape:
+        raise FormatShapeError(
+            f"the tensor of the shape {array.shape} in {source} has the shape {there} in {plain_target}, not {shape}"
+        )
+    return PlainShapes(order, here, there)
+
+
+def plain_axes(name: str, other: str) -> str:
+    """The plain format of a format; if that is ND, the plain format of the other side of the conversion."""
+    plain = _plain_of(name)
+    return _plain_of(other) if plain == "ND" else plain
 
 
 def _plain_of(name: str) -> str:

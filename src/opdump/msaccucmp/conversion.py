@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from opdump.conversion.run import NOT_TO_BE_HAD, end_processes, is_attended
+from opdump.conversion.run import NOT_TO_BE_HAD, is_attended, worker_pool
 from opdump.dump_file import DumpFile, DumpTensor
 from opdump.dump_file.opdebug import ACCELERATORS, OPDEBUG_MAGIC, OpdebugRecord, decode_opdebug, opdebug_json
 from opdump.errors import CorruptDumpError
@@ -218,29 +218,24 @@ def _outcomes(paths: Sequence[str], workers: int, settings: Settings) -> Iterabl
     if workers < 2:
         yield from _one_after_the_other(paths, settings)
         return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, wait
+    from concurrent.futures import wait
     from concurrent.futures.process import BrokenProcessPool
 
-    others = set(multiprocessing.active_children())
     batches = [paths[first : first + _FILES_AT_ONCE] for first in range(0, len(paths), _FILES_AT_ONCE)]
     done = 0
-    pool = None
     try:
-        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
-        futures = [pool.submit(_convert_batch, batch, settings) for batch in batches]
-        for future in futures:
-            while not future.done() and is_attended(pool):
-                wait([future], timeout=_POLL)
-            if not future.done():
-                raise BrokenProcessPool("the thread that supervises them ended")
-            outcomes = future.result()
-            done += 1
-            yield from outcomes
-        pool.shutdown()
+        with worker_pool(workers) as pool:
+            futures = [pool.submit(_convert_batch, batch, settings) for batch in batches]
+            for future in futures:
+                while not future.done() and is_attended(pool):
+                    wait([future], timeout=_POLL)
+                if not future.done():
+                    raise BrokenProcessPool("the thread that supervises them ended")
+                outcomes = future.result()
+                done += 1
+                yield from outcomes
     except NOT_TO_BE_HAD as error:
         # Processes, threads or memory are unavailable, or a process was killed: this process does the rest.
-        end_processes(set(multiprocessing.active_children()) - others)
         log("WARNING", f"other processes cannot convert ({error}); this one converts the files that are left")
         yield from _one_after_the_other([path for batch in batches[done:] for path in batch], settings)
 
