@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, h
 from opdump.adapters.host import BY_NUMBER, Array, ElementType, HostTensor, element_of_type
 from opdump.adapters.onnxruntime.model_file import ModelFile, open_session
 from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of, values_read_in
-from opdump.adapters.onnxruntime.tensors_of_run import Tensors
+from opdump.adapters.onnxruntime.tensors_of_run import Tensors, answer_and_tensors
 
 _MOST_BYTES: Final = 2**30
 """Maximum size of the iterations of one operator that are kept until it is known whether they are emitted."""
@@ -149,19 +149,11 @@ class BodyReplay:
         for name in sorted(values_read_in(body)):
             feeds[name] = _tensor(around, name)
         session = self._session(body, node, place, feeds)
-        types = {output.name: element_of_type(output.type) for output in session.get_outputs()}
-        if any(types[output.name] is None for output in body.output):
+        types = {output.name: output.type for output in session.get_outputs()}
+        if any(element_of_type(types[output.name]) is None for output in body.output):
             raise NotReplayableError("a body returns a value that is not a tensor")
-        names = [name for name, element in types.items() if element is not None and element.bits > 0]
-        binding = session.io_binding()
         held = {name: _ort_value(tensor) for name, tensor in feeds.items()}  # keeps them alive until the run is over
-        for name, value in held.items():
-            binding.bind_ortvalue_input(name, value)
-        for name in names:
-            binding.bind_output(name)
-        session.run_with_iobinding(binding)
-        made: Tensors = {name: _type_of(output) for name, output in _by_name(session).items()}
-        made.update(zip(names, map(HostTensor.of_ort_value, binding.get_outputs()), strict=True))
+        _, made = answer_and_tensors(session, (), list(types), held, None, answer_is_private=False)
         inside: Tensors = {**around, **self._constants(body, node, place), **feeds, **made}
         self._held += sum(tensor.size for tensor in made.values() if isinstance(tensor, HostTensor))
         if self._held > _MOST_BYTES:
@@ -215,14 +207,6 @@ def values_around(node: ModelNode) -> Iterator[str]:
     """The values around a control operator that are needed to run its bodies again and to compare the results."""
     yield from node.reads
     yield from (name for name in node.outputs if name)
-
-
-def _by_name(session: onnxruntime.InferenceSession) -> dict[str, str]:
-    return {output.name: output.type for output in session.get_outputs()}
-
-
-def _type_of(type_text: str) -> str:
-    return type_text[7:-1] if type_text.startswith("tensor(") else type_text
 
 
 def _tensor(tensors: Tensors, name: str) -> HostTensor:

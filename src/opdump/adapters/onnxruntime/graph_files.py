@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -47,10 +48,7 @@ def enter_nodes(session: OnnxSession, builder: GraphBuilder) -> None:
 def _enter(
     builder: GraphBuilder, nodes: Sequence[ModelNode], values: Mapping[str, GeTensor], around: Mapping[str, str]
 ) -> None:
-    sources = {
-        **around,
-        **{value: f"{node.name}:{slot}" for node in nodes for slot, value in enumerate(node.outputs) if value},
-    }
+    sources = {**around, **_makers(nodes)}
     for node in nodes:
         read = [(sources.get(value, ""), values.get(value, GeTensor())) for value in node.inputs]
         builder.add_with_values(
@@ -92,35 +90,27 @@ class _Builder:
 
     def _add(self, name: str, graph: GraphProto, nodes: Sequence[ModelNode], outputs: Sequence[str]) -> None:
         """Add a graph, then those of its bodies."""
-        place = len(self._graphs)
-        initializers = [tensor.name for tensor in graph.initializer]
+        initializers = sorted(tensor.name for tensor in graph.initializer)
         self._constants.update(initializers)
-        made = {value for node in nodes for value in node.outputs if value}
-        fed = [value.name for value in graph.input if value.name not in initializers]
-        own = {*made, *fed, *initializers}
-        read = [value for node in nodes for value in sorted(node.reads)] + list(outputs)
-        fed += [value for value in dict.fromkeys(read) if value and value not in own]
+        fed = _fed_values(graph, nodes, outputs)
         makers: dict[str, str] = {}
         operators = [self._outside(value, DATA, makers) for value in fed]
-        operators += [self._outside(value, CONST, makers) for value in sorted(initializers)]
-        for node in nodes:
-            makers.update((value, f"{node.name}:{slot}") for slot, value in enumerate(node.outputs) if value)
-        for node in nodes:
-            bodies = _bodies(node, graph)
-            operators.append(self._operator(node, makers, tuple(body.name for body, _ in bodies)))
+        operators += [self._outside(value, CONST, makers) for value in initializers]
+        makers |= _makers(nodes)
+        bodies = [_bodies(node, graph) for node in nodes]
+        for node, own in zip(nodes, bodies, strict=True):
+            operators.append(self._operator(node, makers, tuple(body.name for body, _ in own)))
         operators.append(self._output(outputs, makers))
-        self._graphs.insert(
-            place,
+        self._graphs.append(
             GeGraph(
                 name=name,
                 inputs=tuple(makers[value] for value in fed),
                 outputs=tuple(makers.get(value, "") for value in outputs),
                 operators=tuple(operators),
-            ),
+            )
         )
-        for node in nodes:
-            for body, inner in _bodies(node, graph):
-                self._add(body.name, body, inner, [value.name for value in body.output])
+        for body, inner in itertools.chain.from_iterable(bodies):
+            self._add(body.name, body, inner, [value.name for value in body.output])
 
     def _outside(self, value: str, op_type: str, makers: dict[str, str]) -> GeOperator:
         name = self._free_name(value)
@@ -175,6 +165,20 @@ class _Builder:
 
 def _bodies(node: ModelNode, graph: GraphProto) -> list[tuple[GraphProto, tuple[ModelNode, ...]]]:
     return list(zip(bodies_of(graph.node[node.position]), node.bodies, strict=True)) if node.bodies else []
+
+
+def _makers(nodes: Sequence[ModelNode]) -> dict[str, str]:
+    """The operator and slot that make each value, as `name:slot`."""
+    return {value: f"{node.name}:{slot}" for node in nodes for slot, value in enumerate(node.outputs) if value}
+
+
+def _fed_values(graph: GraphProto, nodes: Sequence[ModelNode], outputs: Sequence[str]) -> list[str]:
+    """The inputs of a graph that are not initialisers, then the outer values that its nodes read and that it returns."""
+    initializers = {tensor.name for tensor in graph.initializer}
+    inputs = [value.name for value in graph.input if value.name not in initializers]
+    read = [*(value for node in nodes for value in sorted(node.reads)), *outputs]
+    own = {"", *inputs, *initializers, *_makers(nodes)}
+    return [*inputs, *(value for value in dict.fromkeys(read) if value not in own)]
 
 
 def _origins(originals: Sequence[ModelNode]) -> Mapping[str, GeOrigin]:

@@ -217,14 +217,7 @@ def fusions(
     claims = {name: node.name for node in nodes for name in node.original_names}
     order = {node.name: place for place, node in enumerate(originals)}
 
-    def reads(original: ModelNode, node: ModelNode) -> Iterator[ModelNode]:
-        for value in original.reads:
-            maker = makers.get(value)
-            if maker is not None and value not in values and claims.get(maker.name, node.name) == node.name:
-                yield maker
-
-    found = {}
-    for node in nodes:
+    def replaced_by(node: ModelNode) -> set[str]:
         waiting = [makers[value] for value in node.outputs if value in makers]
         waiting += [named[name] for name in node.original_names if name in named]
         done: set[str] = set()
@@ -232,9 +225,11 @@ def fusions(
             original = waiting.pop()
             if original.name not in done:
                 done.add(original.name)
-                waiting += reads(original, node)
-        found[node.name] = tuple(sorted(done, key=order.__getitem__)) or (node.name,)
-    return found
+                read = [makers[value] for value in original.reads if value in makers and value not in values]
+                waiting += [maker for maker in read if claims.get(maker.name, node.name) == node.name]
+        return done
+
+    return {node.name: tuple(sorted(replaced_by(node), key=order.__getitem__)) or (node.name,) for node in nodes}
 
 
 def with_origins(

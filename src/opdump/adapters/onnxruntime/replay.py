@@ -6,6 +6,7 @@ ONNX Runtime has few kernels for float64. If it has none, the reference evaluato
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from functools import lru_cache
@@ -72,6 +73,33 @@ def _run(
     op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], dtype: str
 ) -> tuple[Replayed, NodeModel]:
     """The results, and the model that was run."""
+    given = _inputs_of(op, inputs, values)
+    floating = None if dtype == AS_RECORDED else BY_DTYPE[dtype].number
+    engines = (_by_runtime, _by_reference) if _takes_reference(op, floating) else (_by_runtime,)
+    reasons: list[str] = []
+    for version, engine, all_outputs in itertools.product(versions_of(op, inputs), engines, (True, False)):
+        model = model_of(op, inputs, version, floating, all_outputs=all_outputs)
+        if floating is not None and not model.computes_in(floating):
+            reasons.append(f"it takes no {dtype}")
+            continue
+        try:
+            found = engine(model, _fed(model, given))
+        except CannotReplayError as error:
+            reasons.append(str(error))
+            continue
+        outputs = {slot: _array(value) for slot, value in enumerate(found) if value is not None}
+        if meant_otherwise(op, version):
+            _hold_against_older(op, inputs, given, version, outputs[0])
+        return Replayed(outputs, dtype), model
+    if dtype == "float64":
+        return _run(op, inputs, values, "float32")
+    raise CannotReplayError(
+        f"ONNX Runtime {onnxruntime.__version__} does not run {op.kernel} on these inputs on the CPU: {''.join(reasons[:1])}"
+    )
+
+
+def _inputs_of(op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array]) -> dict[int, Array]:
+    """All inputs by slot. Raises CannotReplayError if a value is missing, or the operator draws random numbers."""
     if OnnxReplayer().draws(op) or (op.op_type == "Dropout" and _DROPS in values and values[_DROPS].any()):
         raise CannotReplayError(
             f"{op.kernel} draws random numbers, and dumps do not contain the state of the generator"
@@ -79,31 +107,7 @@ def _run(
     missing = inputs.keys() - values.keys() - {slot for slot, record in inputs.items() if 0 in record.shape}
     if missing:
         raise CannotReplayError(f"the dump does not have the values of {inputs[min(missing)].name}")
-    given = {slot: values.get(slot, np.zeros(record.shape)) for slot, record in inputs.items()}
-    floating = None if dtype == AS_RECORDED else BY_DTYPE[dtype].number
-    why = ""
-    for version in versions_of(op, inputs):
-        for engine in (_by_runtime, _by_reference) if _takes_reference(op, floating) else (_by_runtime,):
-            for all_outputs in (True, False):
-                model = model_of(op, inputs, version, floating, all_outputs=all_outputs)
-                if floating is not None and not model.computes_in(floating):
-                    why = why or f"it takes no {dtype}"
-                    continue
-                try:
-                    found = engine(model, _fed(model, given))
-                except CannotReplayError as error:
-                    why = why or str(error)
-                    continue
-                outputs = {slot: _array(value) for slot, value in enumerate(found) if value is not None}
-                if meant_otherwise(op, version):
-                    _hold_against_older(op, inputs, given, version, outputs[0])
-                return Replayed(outputs, dtype), model
-    if dtype == "float64":
-        found_narrow, model = _run(op, inputs, values, "float32")
-        return found_narrow, model
-    raise CannotReplayError(
-        f"ONNX Runtime {onnxruntime.__version__} does not run {op.kernel} on these inputs on the CPU: {why}"
-    )
+    return {slot: values.get(slot, np.zeros(record.shape)) for slot, record in inputs.items()}
 
 
 def _takes_reference(op: OpRecord, floating: int | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -34,34 +34,67 @@ def answer_and_tensors(
     `answer_is_private`: the answer shares no memory with the tensors, so its owner may write into it.
     """
     types = {output.name: output.type for output in session.get_outputs()}
-    elements = {name: element_of_type(types.get(name, "")) for name in value_names}
     tensors: Tensors = {name: _type_alone(types.get(name, "")) for name in value_names}
-    numbers = [name for name, element in elements.items() if element is not None and element.bits > 0]
-    answer_elements = [element_of_type(types.get(name, "")) for name in answer_names]
-    names = tuple(dict.fromkeys((*answer_names, *numbers)))
-    binding = None
-    if _may_bind(session, feeds) and all(element is not None for element in answer_elements):
-        binding = _bound(session, names, feeds)
-    if binding is not None:
-        session.run_with_iobinding(binding, run_options)
-        values = dict(zip(names, binding.get_outputs(), strict=True))
-        tensors.update((name, HostTensor.of_ort_value(values[name])) for name in numbers)
-        answer = [values[name].numpy() for name in answer_names]
-    else:
-        shown = [name for name in numbers if _is_shown_by_run(elements[name])]
-        names = tuple(dict.fromkeys((*answer_names, *shown)))
-        results = dict(zip(names, session.run(list(names), feeds, run_options), strict=True))
-        for name in shown:
-            if isinstance(results[name], np.ndarray):
-                tensors[name] = HostTensor.of_array(results[name], elements[name], stays=True)
-        answer = [results[name] for name in answer_names]
+    elements = ((name, element_of_type(types.get(name, ""))) for name in value_names)
+    numbers = {name: element for name, element in elements if element is not None and element.bits > 0}
+    found = None
+    if all(element_of_type(types.get(name, "")) is not None for name in answer_names):
+        found = _by_binding(session, answer_names, numbers, feeds, run_options)
+    answer, made = found or _by_run(session, answer_names, numbers, feeds, run_options)
     if answer_is_private:
-        shared = set(numbers)
         answer = [
-            value.copy() if name in shared and isinstance(value, np.ndarray) else value
+            value.copy() if name in numbers and isinstance(value, np.ndarray) else value
             for name, value in zip(answer_names, answer, strict=True)
         ]
-    return answer, tensors
+    return answer, {**tensors, **made}
+
+
+def _by_binding(
+    session: onnxruntime.InferenceSession,
+    answer_names: Sequence[str],
+    numbers: Iterable[str],
+    feeds: Mapping[str, Any],
+    run_options: onnxruntime.RunOptions | None,
+) -> tuple[list[Any], Tensors] | None:
+    """The answer, and the tensors `numbers`. None if the runtime cannot bind an input or output; nothing has run then."""
+    if not _may_bind(session, feeds):
+        return None
+    names = tuple(dict.fromkeys((*answer_names, *numbers)))
+    binding = session.io_binding()
+    try:
+        for name, value in feeds.items():
+            if isinstance(value, onnxruntime.OrtValue):
+                binding.bind_ortvalue_input(name, value)
+            else:
+                binding.bind_cpu_input(name, value)
+        for name in names:
+            binding.bind_output(name)
+    except Exception:  # noqa: BLE001  the runtime's errors have no class of their own; `run` raises the error, if there is one
+        return None
+    session.run_with_iobinding(binding, run_options)
+    values = dict(zip(names, binding.get_outputs(), strict=True))
+    answer = [values[name].numpy() for name in answer_names]
+    return answer, {name: HostTensor.of_ort_value(values[name]) for name in numbers}
+
+
+def _by_run(
+    session: onnxruntime.InferenceSession,
+    answer_names: Sequence[str],
+    numbers: Mapping[str, ElementType],
+    feeds: Mapping[str, Any],
+    run_options: onnxruntime.RunOptions | None,
+) -> tuple[list[Any], Tensors]:
+    """The answer, and those of the tensors `numbers` whose type numpy has."""
+    # 8-bit floats are returned to numpy as uint8; bfloat16 and packed types cannot be returned.
+    shown = {name: element for name, element in numbers.items() if element.known_to_numpy or element.bits == 8}
+    names = list(dict.fromkeys((*answer_names, *shown)))
+    results = dict(zip(names, session.run(names, feeds, run_options), strict=True))
+    tensors: Tensors = {
+        name: HostTensor.of_array(results[name], element, stays=True)
+        for name, element in shown.items()
+        if isinstance(results[name], np.ndarray)
+    }
+    return [results[name] for name in answer_names], tensors
 
 
 def fed_tensors(session: onnxruntime.InferenceSession, feeds: Mapping[str, Any]) -> Tensors:
@@ -116,29 +149,6 @@ def _may_bind(session: onnxruntime.InferenceSession, feeds: Mapping[str, Any]) -
         )
         for name, value in feeds.items()
     )
-
-
-def _is_shown_by_run(element: ElementType | None) -> bool:
-    # 8-bit floats are returned to numpy as uint8; bfloat16 and packed types cannot be returned.
-    return element is not None and (element.known_to_numpy or element.bits == 8)
-
-
-def _bound(
-    session: onnxruntime.InferenceSession, names: Sequence[str], feeds: Mapping[str, Any]
-) -> onnxruntime.IOBinding | None:
-    """The inputs and outputs of a run, bound; None if the runtime rejects one of them. Nothing has run at that time."""
-    binding = session.io_binding()
-    try:
-        for name, value in feeds.items():
-            if isinstance(value, onnxruntime.OrtValue):
-                binding.bind_ortvalue_input(name, value)
-            else:
-                binding.bind_cpu_input(name, value)
-        for name in names:
-            binding.bind_output(name)
-    except Exception:  # noqa: BLE001  the runtime's errors have no class of their own; `run` raises the error, if there is one
-        return None
-    return binding
 
 
 # Measures the difference between two answers of a model.
