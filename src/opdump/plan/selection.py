@@ -103,6 +103,10 @@ class StepSet:
             return None
         return max(last - last % self.every for first, last in self.ranges if last - last % self.every >= first)
 
+    def ends_by(self, step: int) -> bool:
+        """Whether no step after this one is in the set."""
+        return self.last is not None and step >= self.last
+
     def reaches(self, first: int, last: int) -> bool:
         """Whether a step from `first` to `last` inclusive is in the set."""
         ranges = [(0, last)] if self.ranges is None else self.ranges

@@ -286,8 +286,7 @@ class Steps:
     @property
     def are_over(self) -> bool:
         """Whether no further step is recorded."""
-        last = self._recorder.plan.steps.last
-        return self._recorder.is_over or (last is not None and self.step > last)
+        return self._recorder.is_over or self._recorder.plan.steps.ends_by(self.step - 1)
 
     def manual_step(self) -> None:
         """End the current step. After the first call, steps end only here."""
@@ -328,8 +327,7 @@ class Steps:
         self._ran.clear()
         self.executions.clear()
         self.order = itertools.count()
-        last = self._recorder.plan.steps.last
-        if self._stop_after_dump and last is not None and ended >= last:
+        if self._stop_after_dump and self._recorder.plan.steps.ends_by(ended):
             self.file()
             raise DumpComplete
         self.began()

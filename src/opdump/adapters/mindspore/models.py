@@ -219,8 +219,7 @@ class Steps:
         self.step += 1
         self._may_end = False
         self._ran.clear()
-        last = self._recorder.plan.steps.last
-        if self._stop_after_dump and last is not None and ended >= last:
+        if self._stop_after_dump and self._recorder.plan.steps.ends_by(ended):
             raise DumpComplete
         self.began()
 

@@ -206,8 +206,7 @@ class Capture:
 
     def complete(self, step: int) -> None:
         """Raises DumpComplete if no later step is selected, and the program is to end there."""
-        last = self.plan.steps.last
-        if self._stop_after_dump and last is not None and step >= last:
+        if self._stop_after_dump and self.plan.steps.ends_by(step):
             raise DumpComplete
 
     def ended(self, names: tuple[str, ...], step: int) -> None:

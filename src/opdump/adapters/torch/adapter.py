@@ -368,8 +368,7 @@ class _Capture(TrainingListener):
                 self._file_step(step)
         if not reopened:
             self._filed = step if self._mode.recording else None
-            last = self._plan.steps.last
-            self._last_ended = last is not None and step >= last
+            self._last_ended = self._plan.steps.ends_by(step)
 
     def graph_appears(self, graph_id: int, name: str, training: bool) -> None:
         self._recorder.graph(graph_id, name)
