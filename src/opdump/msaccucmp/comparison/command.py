@@ -343,13 +343,14 @@ def advise(rows: Sequence[Row], algorithms: Sequence[str], *, with_rules: bool) 
         return Advice()
     place = list(algorithms).index(_COSINE)
     measured = [(row, float(row.results[place])) for row in rows if row.results and row.results[place] != NOT_A_NUMBER]
-    if not measured:
-        return Advice()
+    return _advise_by_cosine(measured, with_rules=with_rules) if measured else Advice()
+
+
+def _advise_by_cosine(measured: Sequence[tuple[Row, float]], *, with_rules: bool) -> Advice:
     low = [row for row, cosine in measured if cosine < _ENOUGH]
-    if with_rules:
-        for row in low:
-            if row.op_type == "Data" and "," not in row.mine:
-                return Advice("Input Inconsistent", str(row.index), _INPUT)
+    for row in low:
+        if with_rules and row.op_type == "Data" and "," not in row.mine:
+            return Advice("Input Inconsistent", str(row.index), _INPUT)
     if not low:
         return Advice("Global Consistency", _NOTHING, _CONSISTENT)
     final = [cosine for _, cosine in measured if not math.isnan(cosine)][-1]

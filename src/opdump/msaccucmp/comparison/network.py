@@ -123,34 +123,29 @@ def compare_network(network: Network, groups: Iterable[RuleGroup]) -> NetworkOut
 
 
 def _compare_group(network: Network, group: RuleGroup, outcome: NetworkOutcome) -> None:
-    reasons: list[str] = []
     rows: list[Row] = []
-    matched = False
     operators = running_operators(network, group)
-    if not operators:
-        reasons.append(_NO_OPERATORS)
+    reasons = [] if operators else [_NO_OPERATORS]
     for operator in operators:
         dump = network.dump_of(operator)
-        file = None if dump is None else _read(dump.path)
-        if dump is not None and file is not None:
+        if dump is not None and (file := _read(dump.path)) is not None:
             log("INFO", f"[{operator.name}] {dump.path} is compared")
             outputs = device_outputs(operator, file, dump.path)
-            matched = matched or bool(outputs)
+            outcome.matched |= bool(outputs)
             rows += [_row(network, group, output) for output in outputs] or [_empty_row(network, group, operator, ())]
             continue
-        if dump is not None and network.is_quantised:
-            outcome.code = outcome.code or ExitCode.BAD_DUMP
         reason = (
             f'[{operator.name}] There is no dump file for my output operator "{operator.name}". '
             f"The type is {operator.op_type}."
         )
         log("WARNING", reason)
-        if group.is_l1:  # it was there when it was selected, so it cannot be read
-            rows.append(_empty_row(network, group, group.operators[0], ()))
+        # A dump of a group in the L1 buffer was there when it was selected, so it cannot be read.
+        if group.is_l1 or (dump is not None and network.is_quantised):
             outcome.code = outcome.code or ExitCode.BAD_DUMP
+        if group.is_l1:
+            rows.append(_empty_row(network, group, group.operators[0], ()))
         else:
             reasons.append(reason)
-    outcome.matched = outcome.matched or matched
     if reasons:
         outcome.code = outcome.code or ExitCode.NO_DUMP
     outcome.rows += rows or [_empty_row(network, group, group.operators[0], tuple(reasons))]
