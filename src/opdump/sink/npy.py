@@ -32,9 +32,10 @@ _LARGEST_RANK = 64
 _SMALL = 1 << 16
 
 _ENTRY = re.compile(
-    r"\s*'(?P<key>descr|fortran_order|shape)'\s*:\s*"
-    r"(?:'(?P<descr>[^'\\]{1,16})'|(?P<order>True|False)|\((?P<shape>[0-9,\sL]*)\))\s*(?:,|(?=\}))"
+    r"\s*(?:'descr'\s*:\s*'(?P<descr>[^'\\]{1,16})'|'fortran_order'\s*:\s*(?P<fortran_order>True|False)|"
+    r"'shape'\s*:\s*\((?P<shape>[0-9,\sL]*)\))\s*(?:,|(?=\}))"
 )
+_SHAPE = re.compile(r"[ \t]*(?:[0-9]{1,19}L?[ \t]*,[ \t]*)*(?:[0-9]{1,19}L?[ \t]*)?")
 _DESCR = re.compile(r"(?P<byteorder>[<>|=]?)(?P<kind>[biufcE])(?P<size>[0-9]{1,2})")
 _HELD = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -188,15 +189,10 @@ def _parse_header(raw: bytes, offset: int, path: str | Path) -> NpyHeader:
     text = raw.decode("latin-1").strip()
     values: dict[str, str] = {}
     position = 1
-    if text.startswith("{") and text.endswith("}"):
-        while match := _ENTRY.match(text, position):
-            position = match.end()
-            value = next((part for part in match.group("descr", "order", "shape") if part is not None), "")
-            kind = "descr" if match["descr"] is not None else "fortran_order" if match["order"] is not None else "shape"
-            if kind != match["key"] or kind in values:
-                break
-            values[kind] = value
-    if len(values) != 3 or text[position:].strip() != "}":
+    while (match := _ENTRY.match(text, position)) and match.lastgroup and match.lastgroup not in values:
+        values[match.lastgroup] = match[match.lastgroup]
+        position = match.end()
+    if len(values) != 3 or text[0] != "{" or text[position:].strip() != "}":
         raise CorruptDumpError(
             f"{path}: the npy header {text[:120]!r} is not of the form "
             "{'descr': '<f4', 'fortran_order': False, 'shape': (2,3,), } (object and structured arrays are never read)"
@@ -207,16 +203,14 @@ def _parse_header(raw: bytes, offset: int, path: str | Path) -> NpyHeader:
         raise CorruptDumpError(
             f"{path}: elements of type {values['descr']!r}; a dump can contain bool, integers, floats and complex numbers"
         )
-    dimensions = [part.strip(" \tL") for part in values["shape"].split(",")]
-    if dimensions and not dimensions[-1]:
-        dimensions.pop()
-    if len(dimensions) > _LARGEST_RANK or not all(part.isdigit() and len(part) < 20 for part in dimensions):
+    dimensions = re.findall("[0-9]+", values["shape"])
+    if len(dimensions) > _LARGEST_RANK or _SHAPE.fullmatch(values["shape"]) is None:
         raise CorruptDumpError(f"{path}: the npy header has the invalid shape ({values['shape'][:120]})")
     byteorder = ">" if parsed["byteorder"] == ">" else "<"
     return NpyHeader(
         dtype=dtype,
         descr=byteorder + parsed["kind"] + parsed["size"],
-        shape=tuple(int(part) for part in dimensions),
+        shape=tuple(map(int, dimensions)),
         fortran_order=values["fortran_order"] == "True",
         offset=offset,
     )
