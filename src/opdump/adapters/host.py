@@ -423,10 +423,7 @@ class NumpyReader:
             if self._device_extremes:
                 self._hosts[id(taken)] = host
         if self._elements:
-            sample = self._sample if self._sample is not None and host.count > self._sample else 0
-            if host.array is None or host.array.size != (sample or host.count):
-                host.array = self._elements_of(host, sample or host.count)
-            taken.elements = Elements(host.array, sample, "" if sample else host.npy)
+            taken.elements = self._take_elements(host)
         if element.known_to_numpy and element.code is None:
             return taken  # complex tensors have only elements
         if self._digests is not None and not host.fixed:
@@ -436,6 +433,12 @@ class NumpyReader:
                 host.others = self._element_statistics.of(host.raw(), lambda: self._elements_of(host, host.count))
             taken.others = dict(host.others)
         return taken
+
+    def _take_elements(self, host: HostTensor) -> Elements:
+        sample = self._sample if self._sample is not None and host.count > self._sample else 0
+        if host.array is None or host.array.size != (sample or host.count):
+            host.array = self._elements_of(host, sample or host.count)
+        return Elements(host.array, sample, "" if sample else host.npy)
 
     @property
     def takes_blocks(self) -> bool:

@@ -7,7 +7,7 @@ operator. The memory of an output is kept until its operator runs again or the c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -100,24 +100,24 @@ class Watches:
                 self.matched |= mine
                 if op.phase == "forward":
                     self._begin(mine, op, list(outputs))
-                return
-            if collective or op.op_type.startswith("Hcom"):
-                return
-            done: set[str] = set()
-            for entry in self._entries:
-                known = entry.layers is None or next((name for name in entry.layers if name in names), None)
-                if not known:
+            elif not collective and not op.op_type.startswith("Hcom"):
+                for after, watched in self._looks_after(op.op_name, names):
+                    self._file(op, after, watched)
+
+    def _looks_after(self, op_name: str, names: Collection[str]) -> Iterator[tuple[str, _Watched]]:
+        """What is recorded after an operator with these `names`, each under the name that the plan has for the operator."""
+        looks: dict[str, str] = {}
+        for entry in self._entries:
+            after = op_name
+            if entry.layers is not None:
+                after = next((name for name in entry.layers if name in names), "")
+                if not after:
                     continue
-                after = op.op_name if entry.layers is None else str(known)
-                if entry.layers is not None:
-                    self.matched.add(after)
-                for node in entry.watcher_nodes:
-                    watched = self._watched.get(node)
-                    if watched is not None and node not in done:
-                        done.add(node)
-                        self._file(op, after, watched)
-            for watched in self._tensors.values():
-                self._file(op, op.op_name, watched)
+                self.matched.add(after)
+            for node in entry.watcher_nodes:
+                looks.setdefault(node, after)
+        yield from ((after, self._watched[node]) for node, after in looks.items() if node in self._watched)
+        yield from ((op_name, watched) for watched in self._tensors.values())
 
     def unmatched(self) -> list[str]:
         named = {node for entry in self._entries for node in entry.watcher_nodes}
