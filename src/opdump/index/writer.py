@@ -163,22 +163,12 @@ class IndexWriter:
                 f"{len(files)} files were given for {len(batch.tensors)} tensors; expected one, or None, for each"
             )
         self._forget_if_many()
-        pattern, others = batch.pattern, batch.others
-        timestamps = json.dumps(batch.timestamps)
-        filed: dict[int, object] = {}
-        if files.count(None) < len(files):  # usually all are None, and a step has thousands of tensors
-            filed = {place: _storable(file) for place, file in enumerate(files) if file is not None}
-        statistics = {place: dict(others[place]) for place in sorted(others) if others[place]}
-        if batch.summaries is not None:
-            summaries = _blob(batch.summaries)
-        elif may_lack_summaries(len(files), timestamps, len({*filed, *statistics})):
-            summaries = None
-        else:
-            summaries = SUMMARY.pack(*NO_SUMMARY) * len(files)
+        timestamps, summaries, filed, statistics = _columns_of(batch, files)
         try:
             with self._transaction(room) as database:
                 rows = _NewRows(self, database)
                 if batch.ops or counted or not constants:
+                    pattern = batch.pattern
                     number = self._rows_of_patterns.get(pattern)
                     if number is None:
                         operators = rows.operators(pattern.first_operators, pattern.operators)
@@ -190,8 +180,7 @@ class IndexWriter:
                         "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                         (
                             *(self.run_id, step, number, timestamps, summaries, json.dumps(counted)),
-                            json.dumps(rows.arguments(batch.arguments)),
-                            *(_ENCODE(each) if each else None for each in (filed, statistics)),
+                            *(json.dumps(rows.arguments(batch.arguments)), filed, statistics),
                         ),
                     )
                 for constant in constants:
@@ -463,6 +452,19 @@ class _NewRows:
             number = index._arguments[key] = self._number("arguments")
             self.add("arguments", number, _json(arguments))
         return number
+
+
+def _columns_of(batch: Batch, files: Sequence[str | None]) -> tuple[str, bytes | None, str | None, str | None]:
+    """The time stamps, summaries, files and other statistics of a batch as they are stored."""
+    timestamps = json.dumps(batch.timestamps)
+    filed: dict[int, object] = {}
+    if files.count(None) < len(files):  # usually all are None, and a step has thousands of tensors
+        filed = {place: _storable(file) for place, file in enumerate(files) if file is not None}
+    statistics = {place: dict(others) for place, others in sorted(batch.others.items()) if others}
+    summaries = None if batch.summaries is None else _blob(batch.summaries)
+    if summaries is None and not may_lack_summaries(len(files), timestamps, len({*filed, *statistics})):
+        summaries = SUMMARY.pack(*NO_SUMMARY) * len(files)
+    return timestamps, summaries, _ENCODE(filed) if filed else None, _ENCODE(statistics) if statistics else None
 
 
 def _blob(summaries: NDArray[np.float64]) -> bytes:
