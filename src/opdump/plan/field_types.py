@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import types
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -61,25 +61,9 @@ def wrong_value(where: str, name: str, value: object, expected: str) -> ConfigEr
 
 def is_a(value: object, hint: Any) -> bool:
     """Whether a value has that type."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return True
-    if hint is None or hint is type(None):
-        return value is None
-    if origin in (Union, types.UnionType):
-        return any(is_a(value, each) for each in arguments)
-    if origin is Literal:
-        return isinstance(value, str) and value in arguments
-    if origin in (tuple, frozenset):
-        return isinstance(value, origin) and all(is_a(each, arguments[0]) for each in value)
-    if origin is Annotated:
-        return is_a_number(value, int) and value in hint.__metadata__[0]
-    if hint is float:
-        return is_a_number(value, int | float) and 0 < cast(float, value) < _TOO_MUCH
-    if hint is int:
-        return is_a_number(value, int) and 0 <= cast(int, value) <= LARGEST
-    kind = origin or hint
-    return isinstance(value, kind) and (kind not in (Path, os.PathLike) or _is_possible(value))
+    kind = get_origin(hint) or hint
+    check = _CHECKS.get(kind)
+    return isinstance(value, kind) if check is None else check(value, hint)
 
 
 def is_a_number(value: object, kind: Any) -> bool:
@@ -92,6 +76,32 @@ def _is_possible(path: Any) -> bool:
         return b"\0" not in os.fsencode(path)
     except (UnicodeEncodeError, TypeError):
         return False
+
+
+def _is_a_collection(values: Any, hint: Any) -> bool:
+    return isinstance(values, get_origin(hint)) and all(is_a(each, get_args(hint)[0]) for each in values)
+
+
+def _is_a_path(value: Any, hint: Any) -> bool:
+    return isinstance(value, get_origin(hint) or hint) and _is_possible(value)
+
+
+_CHECKS: Final[Mapping[Any, Callable[[Any, Any], bool]]] = types.MappingProxyType(
+    {
+        Any: lambda _value, _hint: True,
+        **dict.fromkeys((None, type(None)), lambda value, _hint: value is None),
+        **dict.fromkeys(
+            (Union, types.UnionType), lambda value, hint: any(is_a(value, each) for each in get_args(hint))
+        ),
+        Literal: lambda value, hint: isinstance(value, str) and value in get_args(hint),
+        **dict.fromkeys((tuple, frozenset), _is_a_collection),
+        Annotated: lambda value, hint: is_a_number(value, int) and value in hint.__metadata__[0],
+        float: lambda value, _hint: is_a_number(value, int | float) and 0 < value < _TOO_MUCH,
+        int: lambda value, _hint: is_a_number(value, int) and 0 <= value <= LARGEST,
+        **dict.fromkeys((Path, os.PathLike), _is_a_path),
+    }
+)
+"""The test of a value for each type that is not only a class, by the origin of the type."""
 
 
 def _words(hint: Any) -> list[str]:
