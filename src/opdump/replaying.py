@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -300,15 +300,7 @@ def chosen(catalog: Catalog, name: str, step: int | None, rank: int | None, occu
     Raises NotInDumpError, with the nearest names, if nothing matches, or more than one operator does.
     """
     number = catalog.ranks[0] if rank is None else rank
-    best: list[Execution] = []
-    for _, group in groupby(catalog.ops(name, step=step, rank=number, include_skipped=True), lambda each: each.op.step):
-        here = [each for each in group if each.op.op_type != "Parameter" or each.op.kernel]
-        ran = [each for each in here if not each.op.skip]
-        if any(map(has_finding, ran)):
-            best = ran
-            break
-        if not best or (ran and best[0].op.skip):
-            best = ran or here
+    best = _of_best_step(catalog.ops(name, step=step, rank=number, include_skipped=True))
     if not best:
         raise NotInDumpError(
             f"{catalog.path}: {name} is a recorded value, not an operator; name an operator that reads it"
@@ -323,6 +315,19 @@ def chosen(catalog: Catalog, name: str, step: int | None, rank: int | None, occu
     return choice[0]
 
 
+def _of_best_step(executions: Iterable[Execution]) -> list[Execution]:
+    """Those of the first step with a finding, else of the first step in which one ran, else of the first; without recorded values."""
+    best: list[Execution] = []
+    for _, group in groupby(executions, lambda each: each.op.step):
+        here = [each for each in group if each.op.op_type != "Parameter" or each.op.kernel]
+        ran = [each for each in here if not each.op.skip]
+        if any(map(has_finding, ran)):
+            return ran
+        if not best or (ran and best[0].op.skip):
+            best = ran or here
+    return best
+
+
 def values_of(execution: Execution) -> Mapping[int, Array]:
     """The inputs in the dump, by slot, without memory that had not been written.
 
@@ -335,14 +340,10 @@ def values_of(execution: Execution) -> Mapping[int, Array]:
     for slot, record in execution.inputs.items():
         if record.skip == "allocation" or 0 in record.shape:
             continue
-        if not _is_whole(record):
+        if record.payload is None or record.sample:
             raise CannotReplayError(f"its input {record.argument or slot} is not in the dump: {_why_missing(record)}")
         found[slot] = record.numpy()
     return found
-
-
-def _is_whole(record: TensorRecord) -> bool:
-    return record.payload is not None and not record.sample
 
 
 def _why_missing(record: TensorRecord) -> str:

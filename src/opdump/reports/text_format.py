@@ -186,8 +186,7 @@ def print_operators(printer: Printer, executions: Sequence[Execution], damaged: 
         *_statistic_columns(added),
         Column("left out", spare=1),
     )
-    one_place = len(several) == 1
-    rows = [_operator_row(execution, damaged, added, one_place=one_place) for execution in shown]
+    rows = [_operator_row(execution, damaged, added, one_place=len(several) == 1) for execution in shown]
     printer.table(columns, rows)
     _print_more(printer, executions, limit)
 
@@ -211,14 +210,15 @@ def print_details(
             shown[kind] = execution
         if not limit or len(listed) <= limit:
             listed.append(execution)
+    limit = limit or len(listed) + len(shown)
     first = sorted(shown.values(), key=has_finding, reverse=True)
-    for execution in first[: limit or None]:
+    for execution in first[:limit]:
         _print_execution(printer, catalog, execution, damaged)
         printer.text()
     others = [execution for execution in listed if not any(execution is each for each in first)]
-    if others and (not limit or len(first) < limit):
+    if others and len(first) < limit:
         printer.text("Others of the same kind:")
-        print_operators(printer, others, damaged, limit=limit and limit - len(first))
+        print_operators(printer, others, damaged, limit=limit - len(first))
     else:
         _print_more(printer, listed, limit)
 
