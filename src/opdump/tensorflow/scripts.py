@@ -89,26 +89,24 @@ def facts_of_script(source: str) -> ScriptFacts:
         return ScriptFacts((), False, frozenset(), False)
     imports: set[str] = set()
     names = {"tensorflow"}
+    owners: set[str] = set()
+    names_optimizer = False
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                imports.add(alias.name.partition(".")[0])
-                if alias.name == "tensorflow" and alias.asname:
-                    names.add(alias.asname)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            imports.add(node.module.partition(".")[0])
-    version_1 = any(
-        isinstance(node, ast.Attribute)
-        and node.attr in _OF_VERSION_1
-        and isinstance(node.value, ast.Name)
-        and node.value.id in names
-        for node in ast.walk(tree)
-    )
+        match node:
+            case ast.Import(names=aliases):
+                imports.update(alias.name.partition(".")[0] for alias in aliases)
+                names.update(alias.asname for alias in aliases if alias.name == "tensorflow" and alias.asname)
+            case ast.ImportFrom(module=str(module), level=0):
+                imports.add(module.partition(".")[0])
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if name in _OF_VERSION_1:
+                owners.add(owner)
+            case ast.Constant(value="NpuOptimizer"):
+                names_optimizer = True
     return ScriptFacts(
         tuple(name for name in _DROP_INS if name in imports),
-        any(isinstance(node, ast.Constant) and node.value == "NpuOptimizer" for node in ast.walk(tree)),
+        names_optimizer,
         frozenset(imports),
-        version_1 and "tensorflow" in imports,
+        "tensorflow" in imports and not names.isdisjoint(owners),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -307,23 +307,13 @@ def failed_operator(
     graph: Graph, names: TrueNames, order: Sequence[str], ran: Program, error: BaseException
 ) -> FailedOperator | None:
     """The operator that raised `error` after those that ran; None if no operator is left."""
-    have_run = {op.op_name for op in ran.ops}
     nodes = {node.op_name: node for node in graph.nodes}
-    planned = [node for name in order if (node := nodes.get(name))] or list(graph.nodes)
-    kernels = {node.op_name for node in planned if node.runs_kernel}
-    left = [
-        node
-        for node in planned
-        if node.op_name in kernels
-        and node.op_name not in have_run
-        and all(maker not in kernels or maker in have_run for maker in _makers(node, names))
-    ]
+    planned = [nodes[name] for name in order if name in nodes] or graph.nodes
+    left = _next_kernels(planned, {op.op_name for op in ran.ops}, names)
     named = _NAMED.search(str(error))
     found = next((node for node in left if named and node.op_type == named[1]), left[0] if left else None)
     if found is None:
         return None
-    given = [(slot, names.source(found, slot)) for slot in range(len(found.inputs))]
-    sources = [(slot, each.source) for slot, each in given if each is not None and each.source]
     operator = NamedOperator(
         found.op_type,
         found.op_name,
@@ -332,7 +322,7 @@ def failed_operator(
         kernel=found.op_type,
         phase=found.phase,
     )
-    return FailedOperator(operator, tuple(sources))
+    return FailedOperator(operator, tuple(_sources(found, names)))
 
 
 def inputs_of(failed: FailedOperator, execution: Execution) -> list[LiveTensor]:
@@ -345,9 +335,21 @@ def inputs_of(failed: FailedOperator, execution: Execution) -> list[LiveTensor]:
     return [live_tensor(slot, "", made[source], source) for slot, source in failed.sources if source in made]
 
 
-def _makers(node: GraphNode, names: TrueNames) -> list[str]:
-    given = [names.source(node, slot) for slot in range(len(node.inputs))]
-    return [each.source.rpartition(":")[0] for each in given if each is not None]
+def _next_kernels(planned: Sequence[GraphNode], have_run: Collection[str], names: TrueNames) -> list[GraphNode]:
+    """The operators that have not run, and whose makers have."""
+    waiting = {node.op_name for node in planned if node.runs_kernel}.difference(have_run)
+    return [
+        node
+        for node in planned
+        if node.op_name in waiting
+        and waiting.isdisjoint(source.rpartition(":")[0] for _, source in _sources(node, names))
+    ]
+
+
+def _sources(node: GraphNode, names: TrueNames) -> list[tuple[int, str]]:
+    """The makers of a node's inputs by slot, as `name:slot` with the names in files."""
+    given = [(slot, names.source(node, slot)) for slot in range(len(node.inputs))]
+    return [(slot, each.source) for slot, each in given if each is not None and each.source]
 
 
 # Files the graphs of MindSpore: its own graph files if the layout has them, otherwise graphs in the layout's form.
