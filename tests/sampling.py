@@ -47,6 +47,7 @@ FILES: Final[Mapping[str, int]] = {
     "tests/project/test_extension": 4,
     "tests/tensorflow/functions/test_compare": 3,
     "tests/tensorflow/functions/test_tracebacks": 3,
+    "tests/torch/test_forced_programs": 12,
     "tests/torch/": 6,
 }
 """One in N tests of a file runs, by the start of its path."""

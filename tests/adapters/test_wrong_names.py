@@ -263,6 +263,7 @@ def _assert_speaks_its_own(dialect: str, texts: list[str]) -> None:
         assert not foreign & set(re.findall(r"[a-z0-9_]+", text)), text
 
 
+@pytest.mark.sampled(3, each="framework")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", CASES)
 def test_the_end_tells_the_nearest_names_and_the_true_reason_in_the_words_of_the_file(
@@ -285,6 +286,7 @@ def test_the_end_tells_the_nearest_names_and_the_true_reason_in_the_words_of_the
     _assert_speaks_its_own(case.dialect, [*report.warnings, report.nothing.reason if report.nothing else ""])
 
 
+@pytest.mark.sampled(2, each="framework")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     "name", ["layer at op", "opname_range reversed", "dump_layer", "no failure", "opname_blacklist"]

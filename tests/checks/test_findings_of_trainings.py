@@ -116,6 +116,7 @@ def brief(findings: list[Finding]) -> list[str]:
     return [f"{each.check} {each.op_name} {each.io}:{each.slot} step {each.step}" for each in findings]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_an_ordinary_training_has_no_findings(optimizer: Optimizer, tmp_path: Path) -> None:
     assert brief(train(tmp_path, Perceptron(), optimizer)) == []

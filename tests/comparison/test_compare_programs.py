@@ -49,6 +49,7 @@ def compared(folder: Path, original: Path, name: str, old: str, new: str) -> Res
     return opdump.compare(original, dumped(folder, name, PROGRAM.replace(old, new)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "old", "new", "line", "op_type", "kind"),
     [
@@ -100,6 +101,7 @@ def test_missing_operator_is_named_in_the_first_run(folder: Path, original: Path
     assert (found.a.op_type, found.a.stack[0].line) == ("gelu", 13)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [

@@ -156,6 +156,7 @@ MICRO_BATCHES = (
 """A matrix in two parts, and a batch in two."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "pair", [ATTENTION, OPTIMIZERS, MICRO_BATCHES], ids=["attention", "optimizers", "micro_batches"]
 )
@@ -164,6 +165,7 @@ def test_program_written_anew_is_benign(tmp_path: Path, pair: tuple[str, str]) -
     assert (result.verdict, list(result.introduced)) == ("benign", [])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("pair", "old", "new"),
     [

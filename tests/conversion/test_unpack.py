@@ -90,6 +90,7 @@ def _unpack(*words: object) -> Result:
     return CliRunner().invoke(main, ["unpack", *map(str, words)], catch_exceptions=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("layout", "saved_data", "file_format"), _CASES)
 def test_unpacked_files_are_those_of_direct_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, saved_data: str, file_format: str
