@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import opdump
 from opdump.comparison import alignment
-from opdump.comparison.alignment import Precedents, align, run_the_same
+from opdump.comparison.alignment import Precedents, align, common_blocks, run_the_same
 from opdump.comparison.memory import read_step
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace
@@ -80,3 +84,26 @@ def test_parameters_that_changed_places_are_not_matched_by_place() -> None:
     a, b = reads(1.0, 2.0), reads(2.0, 1.0)
     assert run_the_same(a, b)
     assert align(a, b).b_of == {0: 1, 1: 0}
+
+
+def _matched(blocks: Iterable[tuple[int, int, int]]) -> set[tuple[int, int]]:
+    return {(a + offset, b + offset) for a, b, size in blocks for offset in range(size)}
+
+
+_EDITS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3), st.booleans()), max_size=6)
+
+
+@given(st.lists(st.integers(0, 2), max_size=60), _EDITS, st.integers(1, 3))
+def test_common_blocks_are_those_of_difflib(a: list[int], edits: Sequence[tuple[int, int, bool]], kinds: int) -> None:
+    a = [each % kinds for each in a]
+    b = list(a)
+    for place, number, inserts in edits:
+        b[place : place + (not inserts)] = [number]
+    expected = SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
+    assert _matched(common_blocks(a, b)) == _matched(expected)
+
+
+@pytest.mark.parametrize("body", [["mul"], ["mm", "add", "tanh"]])
+def test_common_blocks_of_thousands_of_equal_rounds_with_one_more_operator_each(body: list[str]) -> None:
+    a, b = body * 3000, [*body, "neg"] * 3000  # one block for each round: quadratic time for each would be hours
+    assert len(_matched(common_blocks(a, b))) == len(a)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
+from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace, leaf_name, owners
 from opdump.doing import note
-from opdump.records import TensorRecord
+from opdump.records import OpRecord, TensorRecord
 
 
 def run_the_same(a: Trace, b: Trace) -> bool:
@@ -22,15 +27,12 @@ def run_the_same(a: Trace, b: Trace) -> bool:
     return len(a.nodes) == len(b.nodes) and all(map(_is_same, a.nodes, b.nodes))
 
 
+_RUN_AS: Final = attrgetter("op_name", "occurrence", "op_type", "phase", "arguments", "line")
+
+
 def _is_same(one: Node, other: Node) -> bool:
-    first, second = one.op, other.op
     return (
-        first.op_name == second.op_name
-        and first.occurrence == second.occurrence
-        and first.op_type == second.op_type
-        and first.phase == second.phase
-        and first.arguments == second.arguments
-        and first.line == second.line
+        _RUN_AS(one.op) == _RUN_AS(other.op)
         and one.makers == other.makers
         and _look(one.inputs) == _look(other.inputs)
         and _look(one.outputs) == _look(other.outputs)
@@ -163,7 +165,6 @@ def _in_place(a: Trace, b: Trace, before: Precedents | None) -> Alignment | None
 
 def score(one: Node, other: Node) -> float:
     """The confidence in a pair: the share of compared properties that are equal, from 0 to 1."""
-    lines = [node.op.stack[0].code if node.op.stack else "" for node in (one, other)]
     same = (
         one.bare_type == other.bare_type,
         one.op.phase == other.op.phase,
@@ -171,7 +172,7 @@ def score(one: Node, other: Node) -> float:
         one.shapes[1] == other.shapes[1],
         arguments_key(one) == arguments_key(other),
         one.module == other.module,
-        lines[0] == lines[1],
+        _line(one) == _line(other),
         _statistics(one) == _statistics(other),
     )
     return sum(same) / len(same)
@@ -223,34 +224,70 @@ def _match_gaps(a: Sequence[Node], b: Sequence[Node], describe: Callable[[Node],
         start_a, start_b = end_a + 1, end_b + 1
         if not free_a or not free_b:
             continue
-        matcher = SequenceMatcher(
-            None, [describe(node) for node in free_a], [describe(node) for node in free_b], autojunk=False
-        )
-        for block in matcher.get_matching_blocks():
-            for offset in range(block.size):
-                pairs[free_a[block.a + offset].index] = free_b[block.b + offset].index
+        for place_a, place_b, size in common_blocks([*map(describe, free_a)], [*map(describe, free_b)]):
+            for offset in range(size):
+                pairs[free_a[place_a + offset].index] = free_b[place_b + offset].index
+
+
+def common_blocks(a: Sequence[Token], b: Sequence[Token]) -> Iterator[tuple[int, int, int]]:
+    """The longest run of tokens that both sequences have in common, as (start in A, start in B, length), then the longest before and after it,
+    and so on; in no particular order. Of equally long runs, the earliest in A counts, and for it the earliest in B.
+
+    These are the blocks of `difflib.SequenceMatcher` without junk, which needs quadratic time for each block if thousands of tokens are alike, as
+    in a loop. Here, blocks of one length are found in one pass. There are at most as many lengths as the square root of twice the tokens.
+    """
+    numbers: dict[Token, int] = {}
+    both = np.array([numbers.setdefault(token, len(numbers)) for token in (*a, object(), *b)])  # object() is in neither
+    levels = [both]  # numbers of the runs of 1, 2, 4, ... tokens; those of equal runs are equal
+    while (half := 1 << (len(levels) - 1)) * 2 <= min(len(a), len(b)):
+        levels.append(np.unique(levels[-1][:-half] * len(both) + levels[-1][half:], return_inverse=True)[1])
+
+    def runs(start: int, end: int, size: int) -> NDArray[np.int64]:
+        """A number for each run of this size. The runs of a power of two at its start and its end tell it from others."""
+        level, power = levels[size.bit_length() - 1], 1 << (size.bit_length() - 1)
+        begin, end_with = level[start : end - size + 1], level[start + size - power : end - power + 1]
+        keys: NDArray[np.int64] = begin * len(both) + end_with
+        return keys
+
+    def is_too_long(start_a: int, end_a: int, start_b: int, end_b: int, size: int) -> bool:
+        return not np.intersect1d(runs(start_a, end_a, size), runs(start_b, end_b, size)).size
+
+    waiting = [(0, len(a), len(a) + 1, len(both))]
+    while waiting:
+        first_a, end_a, first_b, end_b = waiting.pop()
+        sizes = range(1, min(end_a - first_a, end_b - first_b) + 1)
+        size = bisect_left(sizes, True, key=partial(is_too_long, first_a, end_a, first_b, end_b))
+        if not size:
+            continue
+        places = defaultdict[int, list[int]](list)
+        for place, run in enumerate(runs(first_b, end_b, size).tolist(), first_b):
+            places[run].append(place)
+        for place, run in enumerate(runs(first_a, end_a, size).tolist(), first_a):
+            at = bisect_left(places.get(run, ()), first_b)
+            if place >= first_a and at < len(places.get(run, ())):
+                there = places[run][at]
+                yield place, there - len(a) - 1, size
+                waiting.append((first_a, place, first_b, there))
+                first_a, first_b = place + size, there + size
+        waiting.append((first_a, end_a, first_b, end_b))
+
+
+_Chain = tuple[tuple[int, int], "_Chain | None"]
 
 
 def _increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The longest subsequence of the pairs, which are sorted by the first number, in which the second increases too."""
-    from bisect import bisect_left
-
     tails: list[int] = []
-    ends: list[int] = []
-    previous: list[int] = []
-    for place, (_, value) in enumerate(pairs):
-        at = bisect_left(tails, value)
-        previous.append(ends[at - 1] if at else -1)
-        if at == len(tails):
-            tails.append(value)
-            ends.append(place)
-        else:
-            tails[at], ends[at] = value, place
+    chains: list[_Chain] = []
+    for pair in pairs:
+        at = bisect_left(tails, pair[1])
+        tails[at : at + 1] = [pair[1]]
+        chains[at : at + 1] = [(pair, chains[at - 1] if at else None)]
     found = []
-    place = ends[-1] if ends else -1
-    while place >= 0:
-        found.append(pairs[place])
-        place = previous[place]
+    chain = chains[-1] if chains else None
+    while chain is not None:
+        found.append(chain[0])
+        chain = chain[1]
     return found[::-1]
 
 
@@ -335,34 +372,29 @@ def _near(
     return found
 
 
+def _reads(trace: Trace) -> Iterator[tuple[Node, TensorRecord, int]]:
+    """The inputs with known memory: the operator, the record and the storage."""
+    for node in trace.nodes:
+        for record in node.inputs.values():
+            if record.memory is not None:
+                yield node, record, record.memory.storage
+
+
 def _read_by_the_model(trace: Trace, storages: Mapping[int, int]) -> dict[int, int]:
     """The storages that the forward pass of A reads: parameters, but not optimizer states."""
-    read = {
-        record.memory.storage
-        for node in trace.nodes
-        if node.op.phase == "forward"
-        for record in node.inputs.values()
-        if record.memory is not None
-    }
+    read = {storage for node, _, storage in _reads(trace) if node.op.phase == "forward"}
     return {here: there for here, there in storages.items() if here in read}
 
 
 def _readers_of_storages(trace: Trace) -> Mapping[int, list[int]]:
     found: dict[int, list[int]] = defaultdict(list)
-    for node in trace.nodes:
-        for record in node.inputs.values():
-            if record.memory is not None:
-                found[record.memory.storage].append(node.index)
+    for node, _, storage in _reads(trace):
+        found[storage].append(node.index)
     return found
 
 
 def _named_storages(trace: Trace) -> dict[str, int]:
-    return {
-        leaf_name(record): record.memory.storage
-        for node in trace.nodes
-        for record in node.inputs.values()
-        if record.memory is not None and leaf_name(record)
-    }
+    return {leaf_name(record): storage for _, record, storage in _reads(trace) if leaf_name(record)}
 
 
 def _with_same_contents(a: Trace, b: Trace) -> dict[int, int]:
@@ -377,11 +409,10 @@ def _with_same_contents(a: Trace, b: Trace) -> dict[int, int]:
 def _contents(trace: Trace) -> dict[Token, int]:
     """The storages of named float inputs, by type, size, maximum and minimum. Contents of several storages and constants are left out."""
     found: dict[Token, set[int]] = defaultdict(set)
-    for node in trace.nodes:
-        for record in node.inputs.values():
-            most, least = record.statistics.get("max"), record.statistics.get("min")
-            if record.memory is not None and leaf_name(record) and "float" in record.dtype and most != least:
-                found[record.dtype, math.prod(record.shape), most, least].add(record.memory.storage)
+    for _, record, storage in _reads(trace):
+        most, least = record.statistics.get("max"), record.statistics.get("min")
+        if leaf_name(record) and "float" in record.dtype and most != least:
+            found[record.dtype, math.prod(record.shape), most, least].add(storage)
     return {content: storages.pop() for content, storages in found.items() if len(storages) == 1}
 
 
@@ -488,20 +519,18 @@ class _Sides:
 
 
 def _likeness(one: Node, other: Node) -> float:
-    score = 0.0
-    if one.shapes == other.shapes:
-        score += 1
-    elif one.shapes[1] != other.shapes[1]:
-        score -= 2
-    if arguments_key(one) == arguments_key(other):
-        score += 0.5
-    if one.module == other.module:
-        score += 0.5
-    if one.op.stack and other.op.stack and one.op.stack[0].code and one.op.stack[0].code == other.op.stack[0].code:
-        score += 0.5
-    if _statistics(one) == _statistics(other):
-        score += 0.5
-    return score
+    of_shapes = 1.0 if one.shapes == other.shapes else -2.0 if one.shapes[1] != other.shapes[1] else 0.0
+    same = (
+        arguments_key(one) == arguments_key(other),
+        one.module == other.module,
+        _line(one) == _line(other) != "",
+        _statistics(one) == _statistics(other),
+    )
+    return of_shapes + sum(same) / 2
+
+
+def _line(node: Node) -> str:
+    return node.op.stack[0].code if node.op.stack else ""
 
 
 # Gradients that only A computes although both run the forward operator, for example because of `detach`.
@@ -523,8 +552,8 @@ class LostGradients:
     def __init__(self, a: Trace, b: Trace, alignment: Alignment) -> None:
         self._a, self._b, self._alignment = a, b, alignment
         self._users = a.users()
-        self._forward = _by_name(a)
-        self._gradients_a, self._gradients_b = _gradients(a), _gradients(b)
+        self._forward = _grouped(a, attrgetter("op_name"))
+        self._gradients_a, self._gradients_b = _grouped(a, _forward_of), _grouped(b, _forward_of)
 
     def first(self, nodes: Iterable[Node]) -> Lost | None:
         """The first of these nodes of A that B lacks. The gradient stops there, so later operators are missing as well."""
@@ -541,10 +570,8 @@ class LostGradients:
 
     def _partners(self, node: Node) -> list[Node]:
         """The forward operators of B whose gradient the node would compute."""
-        forward = self._forward.get(node.op.forward_op, ())
-        return [
-            self._b.nodes[self._alignment.b_of[each.index]] for each in forward if each.index in self._alignment.b_of
-        ]
+        forward, b_of = self._forward.get(node.op.forward_op, ()), self._alignment.b_of
+        return [self._b.nodes[b_of[each.index]] for each in forward if each.index in b_of]
 
     def _instead(self, node: Node) -> list[Node]:
         """Operators of the same type that only B runs for these gradients."""
@@ -578,20 +605,16 @@ class LostGradients:
         return Lost(node, self._b.nodes[self._alignment.b_of[reader]], slot)
 
 
-def _by_name(trace: Trace) -> dict[str, list[Node]]:
-    found: dict[str, list[Node]] = {}
+def _grouped(trace: Trace, name: Callable[[OpRecord], str]) -> Mapping[str, list[Node]]:
+    found: defaultdict[str, list[Node]] = defaultdict(list)
     for node in trace.nodes:
-        found.setdefault(node.op.op_name, []).append(node)
+        found[name(node.op)].append(node)
     return found
 
 
-def _gradients(trace: Trace) -> dict[str, list[Node]]:
-    """The backward operators by the name of their forward operator."""
-    found: dict[str, list[Node]] = {}
-    for node in trace.nodes:
-        if node.op.phase == "backward" and node.op.forward_op:
-            found.setdefault(node.op.forward_op, []).append(node)
-    return found
+def _forward_of(op: OpRecord) -> str:
+    """The forward operator that a backward operator belongs to; empty for others."""
+    return op.forward_op if op.phase == "backward" else ""
 
 
 def _adds_up(node: Node) -> bool:

@@ -71,11 +71,12 @@ class _Pieces:
         by_numbers = {(_size(each), *_numbers(each)): each for each in records if _can_be_told(each)}
         self.distinct: Collection[TensorRecord] = by_numbers.values()
         """One tensor for each combination of size and statistics."""
-        self._by_end = {name: _Sorted(self.distinct, name) for name in ("max", "min")}
         by_size: dict[int, list[TensorRecord]] = defaultdict(list)
         for each in self.distinct:
             by_size[_size(each)].append(each)
-        self._by_size = {size: _Sorted(found, "l2norm") for size, found in by_size.items()}
+        self._by_size = {
+            size: {name: _Sorted(found, name) for name in ("max", "min", "l2norm")} for size, found in by_size.items()
+        }
 
     def of(self, whole: TensorRecord) -> list[TensorRecord]:
         """Two to four pieces that make up a tensor; empty if there are none, or if all its elements are equal."""
@@ -83,11 +84,12 @@ class _Pieces:
             return []
         room = self._tolerance * _root_mean_square(whole)
         top, bottom = float(whole.statistics["max"]), float(whole.statistics["min"])
-        highest = [each for each in self._by_end["max"].near(top, room) if _size(each) < _size(whole)]
-        lowest = [each for each in self._by_end["min"].near(bottom, room) if _size(each) < _size(whole)]
+        # In a long loop, thousands of tensors of one size may have the same maximum or minimum, so smaller ones are looked up by size.
+        smaller = [of_size for size, of_size in self._by_size.items() if size < _size(whole)]
+        highest = [each for of_size in smaller for each in of_size["max"].near(top, room)]
         tried = 0
         for high in highest:
-            for low in lowest:
+            for low in (each for of_size in smaller for each in of_size["min"].near(bottom, room)):
                 begun = [high] if high is low else [high, low]
                 for parts in self._completed(whole, begun, top + room, bottom - room):
                     tried += 1
@@ -112,7 +114,7 @@ class _Pieces:
         for last in self._with_square(size, left, room):
             yield [*begun, last]
         for others in self._by_size.values():
-            for one in others.records:
+            for one in others["l2norm"].records:
                 rest = left - float(one.statistics["l2norm"]) ** 2
                 if _size(one) >= size or rest < -room:
                     break
@@ -125,7 +127,7 @@ class _Pieces:
         found = self._by_size.get(size)
         if found is not None and square + room >= 0:
             low, high = math.sqrt(max(0.0, square - room)), math.sqrt(square + room)
-            yield from found.near((low + high) / 2, (high - low) / 2)
+            yield from found["l2norm"].near((low + high) / 2, (high - low) / 2)
 
 
 class _Sorted:
@@ -147,10 +149,8 @@ def _can_be_told(record: TensorRecord) -> bool:
 
 
 def _make_up(whole: TensorRecord, parts: list[TensorRecord], tolerance: float) -> bool:
-    square, total = (
-        sum(float(each.statistics["l2norm"]) ** 2 for each in parts),
-        sum(float(each.statistics["avg"]) * _size(each) for each in parts),
-    )
+    square = sum(float(each.statistics["l2norm"]) ** 2 for each in parts)
+    total = sum(float(each.statistics["avg"]) * _size(each) for each in parts)
     size, expected = _size(whole), float(whole.statistics["l2norm"]) ** 2
     room = tolerance * _root_mean_square(whole)
     return (
