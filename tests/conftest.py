@@ -79,6 +79,10 @@ _DUMP_VARIABLES = (
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
 )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 import opdump
 from opdump.commands import main
+from opdump.commands.run_options import new_directory
 from opdump.comparison.result import Result
 from tests.cli.programs import opdump as run_opdump
 
@@ -190,3 +193,24 @@ def test_ranks_of_one_layout_are_all_compared_and_the_verdict_names_the_rank(rec
     # The tensors that rank 0 receives from the other rank are not its own sources.
     assert all(each.op.op_type == "allreduce_" for each in result.introduced if each.op.rank_id == 0)
     assert all(" on rank " in each.headline for each in result.introduced)
+
+
+@pytest.mark.parametrize("prefix", ["OMPI_COMM_WORLD_", "PMI_"])
+def test_processes_of_mpirun_without_a_group_are_ranks(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(name: str, rank: int, ranks: int, factor: float = 1.0) -> None:
+        monkeypatch.setenv(f"{prefix}RANK", str(rank))
+        monkeypatch.setenv(f"{prefix}SIZE", str(ranks))
+        with opdump.capture(path=tmp_path / name):
+            torch.ones(3).mul(2.0 * factor).sum()
+
+    for rank in (0, 1):
+        record("two", rank, 2)
+        record("fault", rank, 2, 1.0 + rank)
+    assert new_directory("train.py", os.environ) == str(Path.cwd() / f"opdump-train-{os.getppid()}")
+    record("one", 0, 1)
+    assert "on rank 1" in opdump.compare(tmp_path / "two", tmp_path / "fault").headline
+    unlike = opdump.compare(tmp_path / "two", tmp_path / "one")
+    assert unlike.headline == "INCOMPARABLE: A ran on 2 ranks, B on 1"
+    assert [note.split(";")[0] for note in unlike.notes] == ["A: 2 ranks", "B: 1 rank"]

@@ -190,9 +190,10 @@ def new_directory(program: str, environ: Mapping[str, str]) -> str:
 
 def rank_among_several(environ: Mapping[str, str]) -> int | None:
     """The rank of this process if a launcher started several; None for a single process."""
-    rank = environ.get("RANK", "")
-    several = environ.get("WORLD_SIZE", "1") not in ("", "1")
-    return int(rank) if several and rank.isdecimal() else None
+    from opdump.plan.dialects import rank_variables
+
+    rank, ranks = (environ.get(name, "") for name in rank_variables(environ))
+    return int(rank) if ranks not in ("", "1") and rank.isdecimal() else None
 
 
 def first_option() -> Callable[[Any], Any]:

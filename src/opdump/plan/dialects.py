@@ -65,8 +65,8 @@ class Dialect:
     names_models: bool = True
     """Whether the list of operators names models, too, rather than only operators."""
     rank_of: Callable[[Mapping[str, str]], int] | None = None
-    """Returns the number of a process in directories and records, from the environment; None if RANK contains it, which torchrun
-    sets. Raises ConfigError for a value that is not a number.
+    """Returns the number of a process in directories and records, from the environment; None if a variable of `LAUNCHERS` contains
+    it. Raises ConfigError for a value that is not a number.
     """
 
 
@@ -78,6 +78,15 @@ DIALECTS: Final[Registry[Dialect]] = Registry(
         "tensorflow": "opdump.configs.tensorflow.plan:DIALECT",
     },
 )
+
+
+# The variables for the rank of a process and for the number of ranks: of torchrun, Open MPI, and MPICH or Intel MPI.
+LAUNCHERS: Final = {"RANK": "WORLD_SIZE", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMI_RANK": "PMI_SIZE"}
+
+
+def rank_variables(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The variables for rank and number of ranks that a launcher has set; those of torchrun if no launcher has set any."""
+    return next((each for each in LAUNCHERS.items() if environ.get(each[0])), ("RANK", "WORLD_SIZE"))
 
 
 def words_of(dialect: str) -> DialectWords:

@@ -22,7 +22,7 @@ from opdump.index.writer import RunFacts
 from opdump.interpreter.process_starts import Start
 from opdump.layouts.base import RankWriter, open_writer
 from opdump.plan import DumpPlan
-from opdump.plan.dialects import DIALECTS
+from opdump.plan.dialects import DIALECTS, rank_variables
 from opdump.recorder import Recorder
 from opdump.sink import DirectorySink
 from opdump.verdict import Verdict
@@ -272,10 +272,11 @@ def warnings_of(children: tuple[ChildReport, ...]) -> Iterator[str]:
 
 
 def rank_of(environ: Mapping[str, str]) -> int:
-    """Return the logical card number: RANK, which torchrun sets, else 0. Raises ConfigError if RANK is not a number."""
-    text = environ.get("RANK", "0")
+    """Return the logical card number: the rank that a launcher has set, else 0. Raises ConfigError if it is not a number."""
+    name, _ = rank_variables(environ)
+    text = environ.get(name, "0")
     if not text.isdecimal():
-        raise ConfigError(f"the environment variable RANK is {text!r}, expected a number (torchrun sets it)")
+        raise ConfigError(f"the environment variable {name} is {text!r}, expected a number (a launcher sets it)")
     return int(text)
 
 
