@@ -1,6 +1,6 @@
 # Every target sets up .venv itself; a second run reuses it.
 #
-#   make demo        train and dump a small residual network; sets up only what it needs
+#   make demo        find the bug in a training whose loss is NaN; sets up only what it needs
 #   make test        the suite, with a sample of the slowest tests (PyTorch is the only framework it needs)
 #   make test-tensorflow   the TensorFlow adapter, in environments with TensorFlow 2.21 and 2.15 (a large download)
 #   make test-jax    the JAX adapter, in environments with JAX 0.10 and 0.6
@@ -52,25 +52,25 @@ help:
 
 # PyTorch comes first and by itself, so that nothing else chooses another build of it.
 $(VENV)/.torch: constraints.txt
-	@echo "setting up $(VENV): PyTorch"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_FLAGS) torch==2.13.0
+	@echo "setting up $(VENV), only once: 1 of 2, install PyTorch (half a minute, and the download of 200 MB)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install $(PIP_FLAGS) torch==2.13.0
 	@touch $@
 
 # Editable: Python comes from src/, the compiled kernels are built into the environment. Without a compiler the
 # install still succeeds and the numpy kernels serve, unless OPDUMP_REQUIRE_NATIVE=1 forbids that.
 INSTALL := $(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation --config-settings build-dir=$(VENV)/build --editable
 $(VENV)/.opdump: $(VENV)/.torch pyproject.toml $(NATIVE)
-	@echo "setting up $(VENV): opdump"
-	$(BIN)/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS) scikit-learn
-	$(INSTALL) .
-	@$(BIN)/python -c "from opdump import kernels; print('kernels:', kernels.active())"
+	@echo "setting up $(VENV), only once: 2 of 2, install opdump and compile its kernels (a minute)"
+	@$(BIN)/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS) scikit-learn
+	@$(INSTALL) .
+	@$(BIN)/python -c "from opdump.kernels import why_slow; print(*filter(None, [why_slow()]), end='')"
 	@touch $@
 
 # What tests and linters need besides; the kernels are built already.
 $(VENV)/.installed: $(VENV)/.opdump
-	@echo "setting up $(VENV): what tests and linters need"
-	$(INSTALL) ".[test,examples,lint]"
+	@echo "setting up $(VENV), only once: what tests and linters need"
+	@$(INSTALL) ".[test,examples,lint]"
 	@touch $@
 
 setup: $(VENV)/.installed
@@ -162,8 +162,8 @@ bench-diagnosis: setup
 	$(BIN)/python -m benchmarks.diagnosis $(DIAGNOSIS_ARGS)
 
 $(VENV)/.docs: $(VENV)/.installed
-	@echo "setting up $(VENV): what the site needs"
-	$(INSTALL) ".[docs]"
+	@echo "setting up $(VENV), only once: what the site needs"
+	@$(INSTALL) ".[docs]"
 	@touch $@
 
 # mkdocs is told to keep its advertisements to itself.

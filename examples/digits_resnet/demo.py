@@ -1,4 +1,4 @@
-"""`make demo`: dump three training steps of train.py, and show the result."""
+"""`make demo`: find a bug in a training whose loss is NaN."""
 
 from __future__ import annotations
 
@@ -8,76 +8,50 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-OUTPUT = Path("demo_output")
-FILES_SHOWN = 6
-ROWS_SHOWN = 8
-COLUMNS = 132
+OUTPUT = "demo_output"
+NEXT = "opdump: next: "
 
 
 def main() -> int:
-    config = HERE / "data_dump.json"
-    title(f"The configuration: {relative(config)}")
-    print(config.read_text(), end="")
-
     shutil.rmtree(OUTPUT, ignore_errors=True)
-    command = ["opdump", "run", "-c", relative(config), "--path", str(OUTPUT), relative(HERE / "train.py")]
-    title("Three steps under capture")
-    code = opdump(command)
+    train = relative(str(HERE / "train.py"))
+    print("\n== 1 of 3: record a training that has a bug (about 10 s)", flush=True)
+    code, following = run(f"opdump run --path {OUTPUT}/bug {train} --standardize 0")
+    if code or not following:
+        return code or 1
+
+    print("\n== 2 of 3: look at the operator that made the first NaN", flush=True)
+    code, _ = run(following)
+    if code:
+        return code
+    print("The smallest divisor (min of input.1) is 0: some pixels are 0 in every picture, and so is their deviation.")
+
+    print("\n== 3 of 3: train again, and add 1e-6 to the deviation (about 10 s)", flush=True)
+    code, _ = run(f"opdump run --path {OUTPUT}/fixed {train} --standardize 1e-6")
     if code:
         return code
 
-    title("What is on disk")
-    print_tree(OUTPUT)
-
-    statistics = next(OUTPUT.glob("rank_0/DigitsResNet/0/0/statistic.csv"))
-    title(f"The head of {statistics}")
-    for line in statistics.read_text().splitlines()[:ROWS_SHOWN]:
-        print(cut(line))
-
-    title("The operators of one line of the script")
-    line = next(
-        number for number, text in enumerate((HERE / "train.py").read_text().splitlines(), 1) if "self.fc(" in text
-    )
-    code = opdump(["opdump", "show", str(OUTPUT), "--source", f"train.py:{line}", "--step", "0", "--limit", "6"])
-
-    title("Next")
-    print(f".venv/bin/opdump show {OUTPUT}")
-    print(".venv/bin/opdump run YOUR_SCRIPT.py")
-    return code
+    print("\nFound: train.py divided 0 by 0. Your own script: .venv/bin/opdump run YOUR_SCRIPT.py")
+    return 0
 
 
-def opdump(command: list[str]) -> int:
-    """Print a command as a user would type it, and run it with this Python."""
-    print("$ " + " ".join(command), flush=True)
-    return subprocess.run([sys.executable, "-m", *command], check=False).returncode
+def run(command: str) -> tuple[int, str]:
+    """Print and run a command, and its output; return its exit code and the command that it names as the next one."""
+    print(f"$ {command}", flush=True)
+    following = ""
+    with subprocess.Popen(
+        [sys.executable, "-m", *command.split()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(relative(line), end="", flush=True)
+            if line.startswith(NEXT):
+                following = relative(line.removeprefix(NEXT).strip())
+    return process.returncode, following
 
 
-def title(text: str) -> None:
-    print(f"\n== {text}", flush=True)
-
-
-def relative(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def cut(line: str) -> str:
-    return line if len(line) <= COLUMNS else line[: COLUMNS - 3] + "..."
-
-
-def print_tree(folder: Path, indent: str = "") -> None:
-    """Print the folders under `folder`, and the first files of each."""
-    if not indent:
-        print(f"{folder}/")
-    entries = sorted(folder.iterdir())
-    files = [entry for entry in entries if entry.is_file()]
-    for entry in entries:
-        if entry.is_dir():
-            print(f"{indent}  {entry.name}/")
-            print_tree(entry, indent + "  ")
-    for file in files[:FILES_SHOWN]:
-        print(cut(f"{indent}  {file.name}"))
-    if len(files) > FILES_SHOWN:
-        print(f"{indent}  ... and {len(files) - FILES_SHOWN} more files")
+def relative(text: str) -> str:
+    return text.replace(f"{Path.cwd()}/", "")
 
 
 if __name__ == "__main__":

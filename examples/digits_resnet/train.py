@@ -3,6 +3,7 @@
 Plain PyTorch, without any opdump code.
 
     python train.py --steps 3
+    python train.py --standardize 0      with a bug: the loss is NaN
 """
 
 from __future__ import annotations
@@ -47,15 +48,23 @@ class DigitsResNet(nn.Module):
         return self.fc(self.pool(x).flatten(1))
 
 
+def standardized(images: Tensor, epsilon: float) -> Tensor:
+    """Give each pixel mean 0 and deviation 1. Some pixels are 0 in all pictures: without an epsilon they become 0 / 0."""
+    return (images - images.mean(0)) / (images.std(0) + epsilon)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--standardize", type=float, metavar="EPSILON")
     options = parser.parse_args()
 
     torch.manual_seed(0)
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+    if options.standardize is not None:
+        images = standardized(images, options.standardize)
     labels = torch.tensor(digits.target)
 
     network = DigitsResNet()

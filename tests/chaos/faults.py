@@ -221,7 +221,7 @@ def _fork(place: Place, how: str) -> Found:
     catalog = opdump.open(root)
     if catalog.problems or contents_of(catalog, rank=0) != place.whole:
         found.wrong.append(f"{root}: differs; reported: {list(map(str, catalog.problems))}")
-    if "1 child process" not in ended.err[0] or len(catalog.ranks) != 2:
+    if "ran in 2 processes" not in ended.err[0] or len(catalog.ranks) != 2:
         found.wrong.append(f"{root}: the child is missing: ranks {catalog.ranks}, {ended.err[0]}")
     return found
 

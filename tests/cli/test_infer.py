@@ -64,8 +64,8 @@ def test_random_inputs_are_those_of_the_printed_seed(dump: Path, tmp_path: Path)
     arrays = [sorted(array.tobytes() for array in converted(run, tmp_path / run.parts[-5]).values()) for run in runs]
     assert all(each == arrays[0] for each in arrays), "also if both runs fell into one second and share a directory"
     assert re.search(
-        r"opdump: 2 operators ran: 2 captured; 5 tensors in 5 files, [\d.,]+ k?B, step 0, [\d.]+ s; "
-        rf"next: opdump show {dump}\n$",
+        r"opdump: 2 operators ran: 2 captured; step 0, [\d.,]+ k?B in 5 files, [\d.]+ s\n"
+        rf"opdump: no NaN, no infinity in 5 tensors\nopdump: next: opdump show {dump}\n$",
         first.stderr,
     )
     assert first.stdout == ""
@@ -167,7 +167,7 @@ def test_an_operator_that_overflows_is_dumped_and_none_is_said(dump: Path, tmp_p
     assert ended.stderr.endswith("opdump: net ran and no operator overflowed, so nothing was written\n")
     ended = opdump("infer", "net.onnx", "-c", "acl.json", "--input", "x=x.npy", cwd=tmp_path)
     assert ended.returncode == 0
-    assert "1 captured, 1 skipped (1 no overflow)" in ended.stderr
+    assert "1 captured, 1 skipped; " in ended.stderr
     assert sorted(path.name.split(".")[0] for path in dump_files(dump)) == ["Add", "Opdebug"]
     config(tmp_path, dump, dump_scene="lite_exception")
     ended = opdump("infer", "net.onnx", "-c", "acl.json", cwd=tmp_path)

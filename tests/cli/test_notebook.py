@@ -78,7 +78,8 @@ def test_a_cell_is_captured_and_ends_with_the_closing_line(notebook: dict[str, A
     assert re.search(
         r"opdump: first infinity: step 0, aten::log at line 4 of a cell, .*Default/log-op6", _printed(outputs)
     )
-    assert re.search(r"opdump: \d+ operators ran: \d+ captured.*next: opdump show \S+/dump", _printed(outputs))
+    assert re.search(r"opdump: \d+ operators ran: \d+ captured.*; step 0, ", _printed(outputs))
+    assert re.search(r"opdump: next: opdump show \S+/dump --op log-op6 --step 0\n", _printed(outputs))
     assert _printed(outputs, "stderr") == ""
     assert len(_shown(notebook["catalog"])) < 200
     assert "<td>a notebook</td>" in _shown(notebook["catalog"], "text/html")

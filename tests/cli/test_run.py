@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from tests.cli.programs import TRAIN, opdump, opdump_anew, python, write_config
 
 pytestmark = pytest.mark.torch
 
-LINE = re.compile(r"^opdump: ([\d,]+) operators ran: ([\d,]+) captured, ([\d,]+) skipped \((.*?)\); .*; next: (.*)$")
+LINE = re.compile(r"^opdump: ([\d,]+) operators ran: ([\d,]+) captured, ([\d,]+) skipped; steps 0-2, ")
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +41,18 @@ def test_the_script_prints_what_it_prints_without_opdump(
     assert done.stdout.endswith("arguments: ['--lr', '0.1', '-c', 'other']\n")
 
 
-def test_the_last_line_accounts_for_every_operator(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_a_run_ends_with_its_counts_the_verdict_and_the_next_command(
+    trained: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
     folder, done = trained
-    verdict, line = done.stderr.splitlines()
+    line, verdict, following = done.stderr.splitlines()
     assert verdict.startswith("opdump: no NaN, no infinity in ")
     found = LINE.match(line)
     assert found is not None, line
-    ran, captured, skipped = (int(number.replace(",", "")) for number in found.groups()[:3])
+    ran, captured, skipped = (int(number.replace(",", "")) for number in found.groups())
     assert ran == captured + skipped > 0
-    reasons = Counter({reason: int(number) for number, reason in re.findall(r"([\d,]+) ([a-z ]+)", found[4])})
-    assert reasons.total() == skipped
-    assert found[5] == f"opdump show {folder / 'dump'}"
+    assert len(line) < 120
+    assert following == f"opdump: next: opdump show {folder / 'dump'}"
 
 
 def test_the_next_command_works(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:

@@ -39,7 +39,7 @@ def test_statistics_of_everything_go_into_a_new_directory_that_the_last_line_nam
     lines, code = _run(tmp_path, TRAIN)
     assert code == 0
     (path,) = tmp_path.glob("opdump-train-*")
-    assert lines[-1].endswith(f"next: opdump show {path}")
+    assert lines[-1] == f"opdump: next: opdump show {path} --op log-op10 --step 1"
     assert lines[-2] == (
         "opdump: first NaN: step 1, aten::log at train.py:9, 6 of 6 elements of output.0 (Default/log-op10)"
     )

@@ -1,4 +1,4 @@
-"""The numbers of files and bytes in the closing line are those on the disk."""
+"""The last lines of a run: the counts are those on the disk, and the next command shows what was found."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import opdump
-from opdump.plan import StepSet
-from opdump.reports.completeness import completeness_json, completeness_line
+from opdump.capturing.children import ChildReport
+from opdump.commands import main
+from opdump.plan import KernelPattern, StepSet
+from opdump.reports.completeness import closing_lines, completeness_json
+from opdump.verdict import Verdict
 from tests.cli.json_shapes import mistakes
 
 MODES: dict[str, dict[str, Any]] = {
@@ -59,7 +63,7 @@ def test_files_and_bytes_are_those_on_disk(mode: str, tmp_path: Path) -> None:
     report, files = _train(tmp_path, mode), on_disk(tmp_path)
     assert report.files == len(files), sorted(path.name for path in files)
     assert report.bytes == sum(size for _, size in files.values())
-    assert f"{len(files):,} files" in completeness_line(report)
+    assert f"{len(files):,} files" in "\n".join(closing_lines(report))
     assert mistakes("run", json.loads(completeness_json(report))) == []
 
 
@@ -71,3 +75,85 @@ def test_a_second_run_into_the_same_directory_counts_only_its_own_files(mode: st
     written = {path: facts for path, facts in on_disk(tmp_path).items() if before.get(path) != facts}
     assert report.files == len(written), sorted(path.name for path in written)
     assert report.bytes == sum(size for _, size in written.values())
+
+
+NAN = Verdict(kind="nan", step=7, op_name="Default/net-Net/fc-Linear/addmm-op3", op_type="aten::addmm", tensors=9)
+
+
+def _report(**facts: Any) -> opdump.CaptureReport:
+    usual: dict[str, Any] = {"executed": 10, "captured": 8, "files": 3, "bytes": 2500, "steps": (6, 7), "seconds": 2.0}
+    return opdump.CaptureReport(path=Path("/d"), rank_id=0, **{**usual, **facts})
+
+
+@pytest.mark.parametrize(
+    ("facts", "lines"),
+    [
+        (
+            {"verdict": NAN, "skipped": {"view": 2}, "capture_seconds": 0.5},
+            [
+                "10 operators ran: 8 captured, 2 skipped; steps 6-7, 2.50 kB in 3 files, 2.00 s (33 % overhead)",
+                "first NaN: step 7, aten::addmm (Default/net-Net/fc-Linear/addmm-op3)",
+                "next: opdump show /d --op addmm-op3 --step 7",
+            ],
+        ),
+        (
+            {"tensors_skipped": {"no storage": 4}, "fired": tuple("12345")},
+            [
+                "10 operators ran: 8 captured; missing: 4 no storage; steps 6-7, 2.50 kB in 3 files, 2.00 s; written for 1, 2, 3 and 2 more",
+                "next: opdump show /d",
+            ],
+        ),
+        (
+            {"verdict": NAN, "steps": (*range(0, 40, 2),), "capture_seconds": 0.001},
+            [
+                "10 operators ran: 8 captured; 20 steps from 0 to 38, 2.50 kB in 3 files, 2.00 s (less than 1 % overhead)",
+                "first NaN: step 7, aten::addmm (Default/net-Net/fc-Linear/addmm-op3)",
+                "next: opdump show /d",
+            ],
+        ),
+        (
+            {
+                "executed": 0,
+                "captured": 0,
+                "bytes": 0,
+                "files": 0,
+                "steps": (),
+                "children": (ChildReport(process=5, end="ended", rank_id=3, executed=4, captured=4, verdict=NAN),),
+            },
+            [
+                "4 operators ran: 4 captured; 0 B in 0 files, 2.00 s",
+                "rank 3, first NaN: step 7, aten::addmm (Default/net-Net/fc-Linear/addmm-op3)",
+                "next: opdump show /d --op addmm-op3 --step 7 --rank 3",
+            ],
+        ),
+    ],
+    ids=["a finding", "gaps and triggers", "a step that was not kept", "child process"],
+)
+def test_a_run_ends_with_its_counts_the_verdict_and_the_next_command(facts: dict[str, Any], lines: list[str]) -> None:
+    assert closing_lines(_report(**facts)) == [f"opdump: {line}" for line in lines]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"ring": 2, "saved_data": "statistic"},
+        {"captures": "overflow"},
+        {"kernels": (KernelPattern.parse("div"),)},
+        {"layout": "acl"},
+        {"layout": "packed"},
+    ],
+    ids=str,
+)
+def test_the_next_command_shows_the_operator_that_was_found(settings: dict[str, Any], tmp_path: Path) -> None:
+    with opdump.capture(opdump.DumpPlan(path=tmp_path / "d", **settings)) as dump:
+        for step in range(3):
+            x = torch.ones(2) * 2 - 2
+            (torch.ones(2) / (x + (step != 1))).sum()
+            dump.step()
+    assert dump.report is not None
+    command = closing_lines(dump.report)[-1].removeprefix("opdump: next: opdump ").split()
+    assert command[2] == "--op"
+    shown = CliRunner().invoke(main, command)
+    assert shown.exit_code == 0, shown.output
+    assert "inf" in shown.output

@@ -42,10 +42,10 @@ def load_reports(*, checked: bool) -> None:
 
 
 def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json: bool, told: str = "") -> None:
-    """For each report, print its warnings, the verdict, the completeness line, and why its dump is incomplete. `told` is an error
-    that was printed before.
+    """For each report, print its warnings, why its dump is incomplete, and the closing lines. `told` is an error that was printed
+    before.
     """
-    from opdump.reports.completeness import completeness_json, completeness_line, failure_line, verdict_line
+    from opdump.reports.completeness import closing_lines, completeness_json, failure_line
 
     if sys.stdout is not None:
         sys.stdout.flush()  # the script's own output comes first, even if both go to one file
@@ -60,10 +60,7 @@ def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json
             from opdump.reports.findings import print_checked
 
             print_checked(report.checked, path=str(report.path), rank=rank)
-        verdict = verdict_line(report, rank=rank)
-        if verdict:
-            click.echo(verdict, err=True)
-        click.echo(completeness_line(report, rank=rank), err=True)
+        click.echo("\n".join(closing_lines(report, rank=rank)), err=True)
 
 
 def print_error(error: BaseException, hook: ExceptHook) -> None:

@@ -199,7 +199,7 @@ def _feeds(
 
 def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
     """Report what was dumped, if the model ran at all."""
-    from opdump.reports.completeness import completeness_json, completeness_line, failure_line, verdict_line
+    from opdump.reports.completeness import closing_lines, completeness_json, failure_line
 
     if dump is None or dump.report is None or dump.runs == 0:
         return
@@ -223,10 +223,7 @@ def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
     if report.captured == 0 and mode.verdict is not None and not report.failure:
         click.echo(f"opdump: {dump.name} ran and {mode.nothing_found}, so nothing was written", err=True)
         return
-    verdict = verdict_line(report)
-    if verdict:
-        click.echo(verdict, err=True)
-    click.echo(completeness_line(report), err=True)
+    click.echo("\n".join(closing_lines(report)), err=True)
 
 
 def _pairs(texts: Sequence[str], option: str, example: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""The lines at the end of a run: what ran, what was captured, what was skipped for which reason, and the verdict.
+"""The lines at the end of a run: counts, the verdict, and the command to type next.
 
+opdump: 2,412 operators ran: 1,830 captured, 582 skipped; steps 0-2, 48.1 MB in 5,622 files, 3.20 s (12 % overhead)
 opdump: first infinity: step 2, aten::log at train.py:11, 3 of 32 elements of output.0 (Default/log-op21)
-opdump: 2,412 operators ran: 1,830 captured, 582 skipped (540 view, 42 metadata); 5,610 tensors in 5,622 files,
-48.1 MB, steps 0-2, 3.20 s; next: opdump show /tmp/dump
+opdump: next: opdump show /tmp/dump --op log-op21 --step 2
 """
 
 from __future__ import annotations
@@ -12,30 +12,40 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opdump import amounts
 from opdump.degradation import told
 from opdump.plan import MODES
+from opdump.recorder.program_facts import GAPS
 from opdump.verdict import Verdict
 
 if TYPE_CHECKING:
     from opdump.capturing.children import ChildReport
     from opdump.capturing.report import CaptureReport
 
+_MANY_STEPS: Final = 24
+"""If the list of steps is longer than this, only their number and the first and last are printed."""
 
-def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:
-    """The outcome of a run in one line. `rank` is named if several processes ran."""
+
+def closing_lines(report: CaptureReport, *, rank: int | None = None) -> list[str]:
+    """The outcome of a run. `rank` is named if several processes ran.
+
+    If nothing was captured, the only line gives the reason.
+    """
     where = "opdump" if rank is None else f"opdump rank {rank}"
-    children = _of_children(report.children)
-    return f"{where}: {_of_empty_capture(report, children) or _counts(report, children)}"
+    limits = [f"{where}: {told(report.degraded)}"] if report.degraded else []
+    verdict = verdict_line(report, rank=rank)
+    found = [verdict] if verdict else []
+    if empty := _of_empty_capture(report):
+        return [*limits, *found, f"{where}: {empty}"]
+    return [*limits, f"{where}: {_counts(report)}", *found, f"{where}: next: {next_command(report)}"]
 
 
-def _of_empty_capture(report: CaptureReport, children: str) -> str:
-    """What ran and why it left no data; empty if the counts of the capture say that."""
-    if report.executed == 0 and children:
-        return f"no operator ran in this process; {children}; next: opdump show {shlex.quote(str(report.path))}"
+def _of_empty_capture(report: CaptureReport) -> str:
+    """Why the run left no data; empty if it left some."""
+    if report.executed == 0 and any(child.left_data for child in report.children):
+        return ""
     if report.executed == 0 and report.failure:
         return "nothing was dumped"
     if report.nothing is not None and (report.executed == 0 or report.nothing.is_gap or report.is_dropped):
@@ -44,26 +54,56 @@ def _of_empty_capture(report: CaptureReport, children: str) -> str:
     return ""
 
 
-def _counts(report: CaptureReport, children: str) -> str:
-    skipped = f", {sum(report.skipped.values()):,} skipped ({_by_reason(report.skipped)})" if report.skipped else ""
-    outcome = f": {report.captured:,} captured{skipped}"
-    tensors_skipped = dict(report.tensors_skipped)
-    mode = MODES[report.verdict.mode]
-    if mode.watches:  # the records are not of the operators that ran, but of the contents of watched outputs after them
-        outcome = f", watched outputs were read {amounts.count(report.captured, 'time')}"
-        tensors_skipped.pop(mode.dropped, None)
-    left_out = f" ({_by_reason(tensors_skipped)} left out)" if tensors_skipped else ""
-    size = f"{amounts.size(report.bytes)}, {amounts.steps(report.steps)}, {amounts.seconds(report.seconds)}"
-    parts = [
-        f"{amounts.count(report.executed, 'operator')} ran{outcome}",
-        f"{amounts.count(report.tensors, 'tensor')}{left_out} in {amounts.count(report.files, 'file')}, {size}",
-        f"capture took {report.capture_time}" if report.capture_time else "",
-        told(report.degraded) if report.degraded else "",
-        f"written for {', '.join(report.fired)}" if report.fired else "",
-        children,
-        f"next: opdump show {shlex.quote(str(report.path))}",
+def _counts(report: CaptureReport) -> str:
+    """The counts of all processes; `opdump show` lists them by process, step and reason."""
+    parts: list[CaptureReport | ChildReport] = [report, *(child for child in report.children if child.left_data)]
+    processes = sum(1 for part in parts if part.executed)
+    where = f" in {processes} processes" if processes > 1 else ""
+    skipped = sum((Counter(part.skipped) for part in parts), Counter[str]())
+    missing = sum((Counter(part.tensors_skipped) for part in parts), skipped)
+    gaps = ", ".join(f"{number:,} {reason}" for reason, number in sorted(missing.items()) if reason in GAPS)
+    executed, captured = (sum(getattr(part, name) for part in parts) for name in ("executed", "captured"))
+    size, files = (sum(getattr(part, name) for part in parts) for name in ("bytes", "files"))
+    on_disk = f"{amounts.size(size)} in {amounts.count(files, 'file')}"
+    time = f"{amounts.seconds(report.seconds)}{_overhead(report)}" if report.seconds else ""
+    facts = [
+        f"{amounts.count(executed, 'operator')} ran{where}: {captured:,} captured"
+        + (f", {skipped.total():,} skipped" if skipped else ""),
+        f"missing: {gaps}" if gaps else "",
+        ", ".join(filter(None, [_steps(report.steps), on_disk, time])),
+        f"written for {_first_of_many(report.fired)}" if report.fired else "",
     ]
-    return "; ".join(filter(None, parts))
+    return "; ".join(filter(None, facts))
+
+
+def _steps(steps: tuple[int, ...]) -> str:
+    text = amounts.steps(steps) if steps else ""
+    return text if len(text) <= _MANY_STEPS else f"{len(steps):,} steps from {min(steps)} to {max(steps)}"
+
+
+def _overhead(report: CaptureReport) -> str:
+    if report.overhead is None:
+        return ""
+    percent = 100 * report.overhead
+    return f" ({percent:,.0f} % overhead)" if percent >= 1 else " (less than 1 % overhead)"
+
+
+def _first_of_many(texts: tuple[str, ...]) -> str:
+    shown = ", ".join(texts[:3])
+    return shown if len(texts) <= 3 else f"{shown} and {len(texts) - 3} more"
+
+
+def next_command(report: CaptureReport) -> str:
+    """The command that shows what the run found: the operator of the verdict if its step is in the dump, else the whole dump."""
+    child, verdict = first_of(report)
+    command = f"opdump show {shlex.quote(str(report.path))}"
+    is_kept = verdict.step in report.steps and not report.degraded
+    if verdict.kind not in _FIRST or not verdict.op_name or not (is_kept or child is not None):
+        return command
+    numbered = _NUMBERED.search(verdict.op_name)
+    name = verdict.op_name if numbered is None else numbered[0]
+    of_rank = "" if child is None else f" --rank {child}"
+    return f"{command} --op {shlex.quote(name)} --step {verdict.step}{of_rank}"
 
 
 def failure_line(report: CaptureReport, *, with_cause: bool = True) -> str:
@@ -74,29 +114,6 @@ def failure_line(report: CaptureReport, *, with_cause: bool = True) -> str:
     told = f" ({' and '.join(lost)} lost)" if lost else ""
     cause = f": {report.failure}" if with_cause else ""
     return f"opdump: error: the dump is incomplete{told}{cause}"
-
-
-def _of_children(children: Sequence[ChildReport]) -> str:
-    """`2 child processes (ranks 0, 1): 280 operators ran: 140 captured, 140 skipped in 388 files, 300 kB`; empty if none has
-    data.
-    """
-    told = [child for child in children if child.left_data]
-    if not told:
-        return ""
-    processes = "1 child process" if len(told) == 1 else f"{len(told)} child processes"
-    ranks = ", ".join(str(child.rank_id) for child in told[:8]) + (", ..." if len(told) > 8 else "")
-    executed = amounts.count(sum(child.executed for child in told), "operator")
-    skipped = sum(sum(child.skipped.values()) for child in told)
-    return (
-        f"{processes} ({'rank' if len(told) == 1 else 'ranks'} {ranks}): {executed} ran: "
-        f"{sum(child.captured for child in told):,} captured, {skipped:,} skipped; "
-        f"{amounts.count(sum(child.files for child in told), 'file')}, {amounts.size(sum(child.bytes for child in told))}"
-    )
-
-
-def _by_reason(skipped: Mapping[str, int]) -> str:
-    by_count = sorted(skipped.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{number:,} {reason}" for reason, number in by_count)
 
 
 def completeness_json(report: CaptureReport, *, rank: int | None = None) -> str:
@@ -140,14 +157,17 @@ def _checked(report: CaptureReport) -> dict[str, Any] | None:
 # The verdict of a run in one line: the first NaN, infinity, overflow or failure, or that there was none.
 
 _FIRST: Final = {"nan": "NaN", "infinity": "infinity", "overflow": "overflow", "failure": "failure"}
+_NUMBERED: Final = re.compile(r"[^/]+-op\d+$")
+"""The end of a name that is unique in a step."""
 _FILE_OF_A_CELL: Final = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 
 
 def verdict_line(report: CaptureReport, *, rank: int | None = None) -> str:
     """The verdict on a run and its child processes; empty if nothing was checked. `rank` is named if several ran."""
     where = "opdump" if rank is None else f"opdump rank {rank}"
-    place, verdict = first_of(report)
+    child, verdict = first_of(report)
     if verdict.kind in _FIRST:
+        place = "" if child is None else f"rank {child}, "
         return f"{where}: {place}first {_FIRST[verdict.kind]}: {_found(verdict)}"
     if verdict.kind == "not looked" or not report.executed + sum(child.executed for child in report.children):
         return ""
@@ -155,19 +175,19 @@ def verdict_line(report: CaptureReport, *, rank: int | None = None) -> str:
     return f"{where}: {_nothing(verdict, skipped)}"
 
 
-def first_of(report: CaptureReport) -> tuple[str, Verdict]:
-    """The verdict with the earliest step among those of a process and its children, preceded by the rank of the child."""
-    all_of = [("", report.verdict)]
-    all_of += [(f"rank {child.rank_id}, ", child.verdict) for child in report.children if child.verdict is not None]
+def first_of(report: CaptureReport) -> tuple[int | None, Verdict]:
+    """The verdict with the earliest step of all processes, and the rank of the child that it is from; None for `report` itself."""
+    all_of = [(None, report.verdict)]
+    all_of += [(child.rank_id, child.verdict) for child in report.children if child.verdict is not None]
     found = [(place, verdict) for place, verdict in all_of if verdict.kind in _FIRST]
     if found:
         return min(found, key=lambda each: each[1].step)
     clean = [verdict for _, verdict in all_of if verdict.kind == "none"]
     if not clean:
-        return "", report.verdict
+        return None, report.verdict
     meant = next((verdict.how for verdict in clean if verdict.how), "")
     tensors, not_looked = (sum(each) for each in zip(*((one.tensors, one.not_looked) for one in clean), strict=True))
-    return "", Verdict(kind="none", mode=clean[0].mode, how=meant, tensors=tensors, not_looked=not_looked)
+    return None, Verdict(kind="none", mode=clean[0].mode, how=meant, tensors=tensors, not_looked=not_looked)
 
 
 def _found(verdict: Verdict) -> str:
