@@ -169,7 +169,7 @@ $(VENV)/.docs: $(VENV)/.installed
 # mkdocs is told to keep its advertisements to itself.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "the site: site/index.html"
+	@echo "the site: site/index.html (with search: $(BIN)/python -m http.server --directory site, then http://localhost:8000)"
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/project/test_documentation.py
 
 # What makes a release needs neither PyTorch nor opdump.

@@ -21,22 +21,22 @@ constexpr int64_t kMostAdjacent = INT64_MAX / 16;
 inline DType dtype_of(int64_t code) {
   if (code < 0 || code >= kDTypes) {
     throw nb::value_error(
-        ("dtype code " + std::to_string(code) + " is not in DTYPE_CODES, which end at " + std::to_string(kDTypes - 1))
+        ("dtype code " + std::to_string(code) + " is not in DTYPE_CODES; the last one is " + std::to_string(kDTypes - 1))
             .c_str());
   }
   return static_cast<DType>(code);
 }
 
 inline void require_elements(uintptr_t pointer, int64_t count) {
-  if (count < 0) throw nb::value_error(("a tensor cannot hold " + std::to_string(count) + " elements").c_str());
+  if (count < 0) throw nb::value_error(("a tensor cannot have " + std::to_string(count) + " elements").c_str());
   if (pointer == 0 && count > 0) {
-    throw nb::value_error(("the pointer is null, yet " + std::to_string(count) + " elements are to be read").c_str());
+    throw nb::value_error(("found a null pointer and " + std::to_string(count) + " elements to read").c_str());
   }
 }
 
 inline void require_adjacent(uintptr_t pointer, int64_t count) {
   require_elements(pointer, count);
-  if (count > kMostAdjacent) throw nb::value_error("the elements reach beyond any memory");
+  if (count > kMostAdjacent) throw nb::value_error("the elements extend beyond the address space");
 }
 
 inline Summary summary_of(uintptr_t pointer, int code, int64_t count) {
@@ -59,7 +59,7 @@ inline int64_t count_of(size_t dimensions, const int64_t* sizes, const int64_t* 
     if (__builtin_mul_overflow(bytes, sizes[d], &bytes) || __builtin_mul_overflow(sizes[d] - 1, steps[d], &reach) ||
         __builtin_mul_overflow(reach, item, &reach) || reach == INT64_MIN ||
         __builtin_add_overflow(extent, reach < 0 ? -reach : reach, &extent)) {
-      throw nb::value_error("the elements reach beyond any memory");
+      throw nb::value_error("the elements extend beyond the address space");
     }
   }
   return bytes / item;
@@ -80,13 +80,13 @@ inline Summary summary_of_strided(uintptr_t pointer, int code, const nb::tuple& 
   const DType dtype = dtype_of(code);
   const size_t dimensions = shape.size();
   if (strides.size() != dimensions) {
-    throw nb::value_error(("the shape has " + std::to_string(dimensions) + " dimensions and the strides " +
+    throw nb::value_error(("the shape has " + std::to_string(dimensions) + " dimensions, the strides have " +
                            std::to_string(strides.size()))
                               .c_str());
   }
   if (dimensions > kMaxDimensions) {
-    throw nb::value_error(("a tensor of " + std::to_string(dimensions) + " dimensions has more than the " +
-                           std::to_string(kMaxDimensions) + " that can be summarised")
+    throw nb::value_error(("found a tensor with " + std::to_string(dimensions) + " dimensions; at most " +
+                           std::to_string(kMaxDimensions) + " can be summarised")
                               .c_str());
   }
   int64_t sizes[kMaxDimensions];

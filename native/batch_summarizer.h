@@ -20,7 +20,7 @@ class BatchSummarizer {
   void take_all(nb::handle op, nb::handle io, nb::handle lives, nb::list entries, nb::handle other) {
     for (nb::handle live : lives) {
       if (!PyTuple_Check(live.ptr()) || PyTuple_GET_SIZE(live.ptr()) != 5) {
-        throw nb::type_error("a live tensor is a tuple of slot, argument, tensor, source and skip");
+        throw nb::type_error("expected live tensors as tuples of slot, argument, tensor, source and skip");
       }
       PyObject* const* part = &PyTuple_GET_ITEM(live.ptr(), 0);
       const bool skipped = PyUnicode_GET_LENGTH(part[4]) > 0;
@@ -28,7 +28,7 @@ class BatchSummarizer {
       if (!skipped && tensors_.is_plain(part[2])) taken = take_plain(part[2]);
       if (!taken) {
         taken = other(nb::handle(part[2]), nb::handle(part[4]));
-        if (!prototype_.is_alike(taken)) throw nb::type_error("`other` returned an object unlike the prototype");
+        if (!prototype_.is_alike(taken)) throw nb::type_error("`other` returned an object of a different kind than the prototype");
       }
       set(taken, kOp, op.ptr());
       set(taken, kIo, io.ptr());

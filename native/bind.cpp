@@ -53,7 +53,7 @@ using Rows = nb::ndarray<double, nb::shape<-1, opdump::kFields>, nb::c_contig, n
 void write_row(const Rows& rows, int64_t row, const Summary& summary) {
   if (row < 0 || row >= static_cast<int64_t>(rows.shape(0))) {
     throw nb::index_error(
-        ("row " + std::to_string(row) + " of a table of " + std::to_string(rows.shape(0)) + " rows").c_str());
+        ("found row " + std::to_string(row) + "; the table has " + std::to_string(rows.shape(0)) + " rows").c_str());
   }
   std::memcpy(rows.data() + row * opdump::kFields, &summary, sizeof summary);
 }
@@ -62,11 +62,11 @@ void write_row(const Rows& rows, int64_t row, const Summary& summary) {
 void require_extent(int64_t item, const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   int64_t bytes = item;
   for (size_t d = 0; d < shape.size(); ++d) {
-    if (shape[d] < 0) throw nb::value_error(("no dimension is negative: " + std::to_string(shape[d])).c_str());
+    if (shape[d] < 0) throw nb::value_error(("found a negative dimension: " + std::to_string(shape[d])).c_str());
     int64_t reach = 0;
     if (shape[d] > 0 && (__builtin_mul_overflow(shape[d] - 1, strides[d], &reach) || reach == INT64_MIN ||
                          __builtin_add_overflow(bytes, reach < 0 ? -reach : reach, &bytes))) {
-      throw nb::value_error("the elements reach beyond any memory");
+      throw nb::value_error("the elements extend beyond the address space");
     }
   }
 }
@@ -74,22 +74,22 @@ void require_extent(int64_t item, const std::vector<int64_t>& shape, const std::
 void copy_strided(uintptr_t source, uintptr_t destination, int64_t item, const std::vector<int64_t>& shape,
                   const std::vector<int64_t>& source_strides, const std::vector<int64_t>& destination_strides) {
   if (item != 1 && item != 2 && item != 4 && item != 8 && item != 16) {
-    throw nb::value_error(("elements have 1, 2, 4, 8 or 16 bytes, not " + std::to_string(item)).c_str());
+    throw nb::value_error(("found elements of " + std::to_string(item) + " bytes, expected 1, 2, 4, 8 or 16").c_str());
   }
   const size_t dimensions = shape.size();
   if (source_strides.size() != dimensions || destination_strides.size() != dimensions) {
-    throw nb::value_error("the shape and the strides have not the same number of dimensions");
+    throw nb::value_error("the shape and the strides differ in their number of dimensions");
   }
   if (dimensions > opdump::kMaxDimensions) {
-    throw nb::value_error(("an array of " + std::to_string(dimensions) + " dimensions has more than the " +
-                           std::to_string(opdump::kMaxDimensions) + " that can be copied")
+    throw nb::value_error(("found an array with " + std::to_string(dimensions) + " dimensions; at most " +
+                           std::to_string(opdump::kMaxDimensions) + " can be copied")
                               .c_str());
   }
   require_extent(item, shape, source_strides);
   require_extent(item, shape, destination_strides);
   int64_t bytes = item;
   for (int64_t size : shape) {
-    if (__builtin_mul_overflow(bytes, size, &bytes)) throw nb::value_error("the elements reach beyond any memory");
+    if (__builtin_mul_overflow(bytes, size, &bytes)) throw nb::value_error("the elements extend beyond the address space");
   }
   if (bytes == 0) return;
   require_elements(source, 1);
@@ -123,13 +123,13 @@ using PairNumbers = std::tuple<std::vector<double>, std::vector<double>, std::ve
 
 void require_dimensions(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   if (strides.size() != shape.size()) {
-    throw nb::value_error(("the shape has " + std::to_string(shape.size()) + " dimensions and the strides " +
+    throw nb::value_error(("the shape has " + std::to_string(shape.size()) + " dimensions, the strides have " +
                            std::to_string(strides.size()))
                               .c_str());
   }
   if (shape.size() > opdump::kMaxDimensions) {
-    throw nb::value_error(("a tensor of " + std::to_string(shape.size()) + " dimensions has more than the " +
-                           std::to_string(opdump::kMaxDimensions) + " that can be compared")
+    throw nb::value_error(("found a tensor with " + std::to_string(shape.size()) + " dimensions; at most " +
+                           std::to_string(opdump::kMaxDimensions) + " can be compared")
                               .c_str());
   }
 }
@@ -192,7 +192,7 @@ class Appender {
     const auto* begin = reinterpret_cast<const uint8_t*>(header.c_str());
     const auto bytes = static_cast<int64_t>(header.size());
     if (bytes < opdump::kRecordAlignment || bytes % opdump::kRecordAlignment != 0) {
-      throw nb::value_error("the header of a record has a multiple of 64 bytes");
+      throw nb::value_error("the size of a record's header must be a multiple of 64 bytes");
     }
     while (true) {
       int64_t offset = 0;

@@ -59,7 +59,7 @@ DigestBatch::DigestBatch(const std::vector<std::string>& names, int64_t capacity
       kinds_.push_back(Kind::xxh3);
       with_xxh3_ = true;
     } else {
-      throw std::invalid_argument("a digest is md5, hash or xxh3, not " + name);
+      throw std::invalid_argument("found digest " + name + ", expected md5, hash or xxh3");
     }
   }
 }

@@ -18,7 +18,7 @@ PyFrameObject* held(PyObject* frame) {
 
 bool is_frame(PyObject* frame) {
   if (frame == Py_None || PyFrame_Check(frame)) return true;
-  PyErr_SetString(PyExc_TypeError, "a frame or None was expected");
+  PyErr_SetString(PyExc_TypeError, "expected a frame or None");
   return false;
 }
 
@@ -46,7 +46,7 @@ PyObject* caller(PyObject* self, PyObject* frame) {
 }
 
 PyObject* place_of(PyObject*, PyObject* frame) {
-  if (!PyFrame_Check(frame)) return PyErr_Format(PyExc_TypeError, "a frame was expected");
+  if (!PyFrame_Check(frame)) return PyErr_Format(PyExc_TypeError, "expected a frame");
   const Place place(held(frame));
   bool failed = false;
   const long instruction = place.instruction(&failed);

@@ -31,7 +31,7 @@ inline const ExchangeApi* exchange_api_of(nb::handle type) {
   if (api == nullptr) nb::raise_python_error();
   while (api != nullptr && api->major != 1) api = api->previous;
   if (api == nullptr || api->describe == nullptr) {
-    throw nb::type_error("the tensors have no DLPack exchange API of major version 1 that describes one in place");
+    throw nb::type_error("the tensors lack the DLPack exchange API (major version 1) that describes a tensor in place");
   }
   return api;
 }

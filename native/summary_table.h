@@ -28,7 +28,7 @@ class SummaryTable {
   size_t add_all(const Integers& pointers, const Integers& codes, const Integers& counts) {
     const size_t count = pointers.shape(0);
     if (codes.shape(0) != count || counts.shape(0) != count) {
-      throw nb::value_error("there must be as many codes and counts as pointers");
+      throw nb::value_error("pointers, codes and counts must have the same length");
     }
     std::vector<Elements> tensors(count);
     for (size_t i = 0; i < count; ++i) {

@@ -227,7 +227,7 @@ void put_object(nb::handle value, char conversion, Text& text) {
     return text.general(number);
   }
   if (PyFloat_Check(object)) return text.whole(PyFloat_AS_DOUBLE(object));
-  if (!PyLong_Check(object)) throw nb::type_error("%d takes a number");
+  if (!PyLong_Check(object)) throw nb::type_error("%d requires an integer");
   text.whole(nb::borrow(value));
 }
 
@@ -247,7 +247,7 @@ TableText::TableText(nb::str text) {
     } else if (conversion == 'd' || conversion == 'g' || conversion == 's') {
       places_.push_back({literals_.size(), conversion});
     } else {
-      throw nb::value_error("a template has %d, %g, %s and %%, and no other sign of percent");
+      throw nb::value_error("a template may contain only %d, %g, %s and %% as conversions");
     }
     at = sign + 2;
   }
@@ -262,7 +262,7 @@ nb::bytes TableText::fill(const nb::list& given) {
     columns.push_back(column_of(each));
     const Column& column = columns.back();
     const size_t length = column.list ? nb::len(column.list) : column.array.shape(0);
-    if (columns.size() > 1 && length != rows) throw nb::value_error("the columns of a table are of one length");
+    if (columns.size() > 1 && length != rows) throw nb::value_error("the columns of a table must have the same length");
     rows = length;
   }
   if (rows * columns.size() != places_.size()) {

@@ -20,7 +20,7 @@ _GOES_ON = re.compile(r" {4,}(?P<text>\S.*)")
 
 
 def _table(paragraph: str) -> str:
-    """The paragraph as a table of Markdown where each of its lines begins or continues a row, else as it is."""
+    """The paragraph as a table of Markdown if each of its lines begins or continues a row, else unchanged."""
     rows: list[tuple[str, str]] = []
     for line in paragraph.splitlines():
         if row := _ROW.fullmatch(line):

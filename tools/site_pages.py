@@ -1,4 +1,4 @@
-"""What mkdocs must be told of pages that are written for the repository (a hook of mkdocs, named in mkdocs.yml).
+"""Adapts pages that are written for the repository to mkdocs (a hook of mkdocs, named in mkdocs.yml).
 
 Files outside docs/ that a page links to become part of the site, under their path in the repository: a Markdown file is a page there,
 whose own links are followed too, and any other file is one to download. A fence may say more than its language

@@ -55,7 +55,7 @@ inputs = [torch.randn(5, 4) for _ in range(STEPS)]
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three blocks in three steps; in step 1, what the second block gives is multiplied by NaN."""
+    """Three blocks in three steps; in step 1, the output of the second block is multiplied by NaN."""
     folder = tmp_path_factory.mktemp("query")
     (folder / "model.py").write_text(PROGRAM)
     names: dict[str, Any] = {"BLOCKS": BLOCKS, "STEPS": STEPS, "__name__": "model"}

@@ -98,7 +98,7 @@ def _compare(
             if not is_told and not any("not on disk" in problem for problem in told):
                 found.wrong.append(f"{where}: {key} has lost its file, which is not reported")
         elif elements != expected[2]:
-            found.wrong.append(f"{where}: {key} has other elements")
+            found.wrong.append(f"{where}: {key} has different elements")
         if (dtype, shape) != expected[:2] or (statistics != expected[3] and not is_told):
             found.wrong.append(f"{where}: {key} has another type, shape or statistics")
     if not is_told and (lost := whole.keys() - records.keys()):

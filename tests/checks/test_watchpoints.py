@@ -32,7 +32,7 @@ RANGE = "range_start_inclusive=-0.75 range_end_inclusive=1.5"
 
 @dataclass(frozen=True)
 class Row:
-    """A threshold, the number it is compared with as numpy computes it, and what is satisfied at the threshold itself."""
+    """A threshold, the number that is compared with it (computed by numpy), and the conditions that hold if both are equal."""
 
     condition: str
     parameter: str

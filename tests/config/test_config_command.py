@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -133,6 +135,17 @@ def test_the_dialect_is_what_the_file_holds_or_what_is_said(root: Path) -> None:
     assert _opdump("check", "none.json", "--dialect", "onnx").exit_code == 2
 
 
-@pytest.mark.parametrize("verb", ["check", "new"])
-def test_help_shows_an_example(verb: str) -> None:
-    assert f"opdump config {verb}" in _opdump(verb, "--help").stdout.partition("Examples:")[2]
+def _commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command of `opdump`, as the words after `opdump`."""
+    yield path
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), name)
+            assert found is not None
+            yield from _commands(found, (*path, name))
+
+
+@pytest.mark.parametrize("words", list(_commands(main)), ids=" ".join)
+def test_help_shows_an_example(words: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(main, [*words, "--help"])
+    assert " ".join(["opdump", *words]) in shown.stdout.partition("Examples:")[2]

@@ -40,7 +40,7 @@ WRONG: list[tuple[str, Shape, str, Shape | None, str]] = [
     ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2, 16, 3, 4), "has the shape (2, 1, 3, 4, 16)"),
     ("NC1HWC0", (2, 2, 3, 4, 16), "NHWC", (2, 19, 3, 4), "Give the tensor's original shape"),
     ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2, 19), "has 4 dimensions; found (2, 19)"),
-    ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2, -19, 3, 4), "no dimension is negative"),
+    ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2, -19, 3, 4), "which has a negative dimension"),
     ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2**63, 2**63, 3, 4), "larger than any memory"),
     ("FRACTAL_Z", (12, 2, 16, 16), "NCHW", (20, 19, 2, 2), "has the shape (8, 2, 16, 16) in FRACTAL_Z"),
     ("FRACTAL_Z", (12, 2, 16, 16), "NCHW", (2**62, 2**62, 2**62, 2**62), "larger than any memory"),

@@ -153,7 +153,7 @@ def test_mistakes_of_a_caller_are_refused(pair: tuple[Any, Any, Any]) -> None:
         taker_type(table_type(), TensorSnapshot("", (), 0), (int,))
     with pytest.raises(TypeError, match="slot, argument, tensor, source and skip"):
         Taking(pair).take((0, "self", torch.ones(2)))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="unlike the prototype"):
+    with pytest.raises(TypeError, match="of a different kind than the prototype"):
         Taking(pair).taker.take_all(OP, "input", [(0, "", 1, "", "")], [], lambda *_: object())
 
 

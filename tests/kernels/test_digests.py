@@ -203,13 +203,13 @@ def test_what_cannot_be_read_is_an_error(kind: type[kernels.DigestBatch]) -> Non
         batch.add(0, 1)
     with pytest.raises(ValueError, match="-1"):
         batch.add(1, -1)
-    with pytest.raises(ValueError, match="7 bytes are no elements of 4 bytes"):
+    with pytest.raises(ValueError, match="7 bytes cannot be divided into elements of 4 bytes"):
         batch.add(1, 7, 4)
     with pytest.raises(ValueError, match="0 bytes"):
         batch.add(1, 7, 0)
-    with pytest.raises(IndexError, match="tensor 7 of 1"):
+    with pytest.raises(IndexError, match="found tensor 7; the batch has 1"):
         batch.digests(7)
-    with pytest.raises(ValueError, match="md5, hash or xxh3, not sha256"):
+    with pytest.raises(ValueError, match="found digest sha256, expected md5, hash or xxh3"):
         kind(["sha256"])
 
 

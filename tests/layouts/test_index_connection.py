@@ -183,7 +183,7 @@ def test_a_writer_finds_that_its_index_was_removed_or_replaced(tmp_path: Path) -
     file_step(writer, sample_step(7))
     assert [batch.step for batch in IndexReader(index_file(tmp_path / "dump"), tmp_path).batches] == [0, 1, 7]
     index_file(tmp_path / "dump").unlink()
-    with pytest.raises(DumpPathError, match="it was removed while the dump was written"):
+    with pytest.raises(DumpPathError, match="it was removed during the run"):
         file_step(writer, sample_step(8))
 
 

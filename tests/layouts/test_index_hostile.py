@@ -1,4 +1,4 @@
-"""Malicious indexes are read or refused by name, within 2 GB of memory and 10 s of CPU time."""
+"""Malicious indexes are read, or refused with the name of the file, within 2 GB of memory and 10 s of CPU time."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_a_body_that_cannot_be_run_again_is_listed_with_the_reason() -> None:
     assert recording.elements("chance", "output").shape == (4,)
     assert recording.tensors("list")["output", 0].skip == "opaque"
     assert recording.session.notes == [
-        "the bodies of chance are not shown: a second run of random operators returns other values",
+        "the bodies of chance are not shown: a second run of random operators returns different values",
         "the bodies of list are not shown: a body returns a value that is not a tensor",
     ]
 

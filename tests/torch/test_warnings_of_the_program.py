@@ -1,4 +1,4 @@
-"""Under capture, the program gives the same warnings, in most modes for the same lines."""
+"""Under capture, the program emits the same warnings, in most modes for the same lines."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A program that runs one operator again without opdump. `arrays` is the content of the npz file with its name; may be empty."""
+    """A program that runs one operator again without opdump. `arrays` is the content of the npz file of the same name, and may be empty."""
 
     text: str
     arrays: Mapping[str, Array]

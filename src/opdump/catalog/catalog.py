@@ -298,7 +298,7 @@ class Catalog:
         io: IO | None = None,
         include_skipped: bool = False,
     ) -> Iterator[TensorRecord]:
-        """Return the tensors of all operators that any of these names means, as in `ops`; without names, all. A name that means none adds none.
+        """Return the tensors of all operators that any of these names means, as in `ops`; without names, all. A name that matches no operator is ignored.
 
         Raises ConfigError for a `name-regex(...)` that cannot be used.
         """

@@ -157,7 +157,7 @@ class Histories:
     def _pass_on(
         self, op: OpRecord, histories: Sequence[History], inputs: Sequence[Known], bad_outputs: Sequence[Known]
     ) -> None:
-        """Continue the first history of the inputs in the outputs, or begin one."""
+        """Add the outputs to the first history that the inputs belong to. If there is none, begin a new history."""
         if histories:
             history = histories[0]
             history.passed_on += 1

@@ -1,4 +1,4 @@
-"""Compares runs of two frameworks: matches operators by their values, and judges each stretch between two matched values."""
+"""Compares runs of two frameworks: matches operators by their values, and judges each segment between two matched values."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _names(node: Node) -> tuple[str, ...]:
 
 
 def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> list[Suspect]:
-    """The first result that differs in B: the same elements in another order, or a result that B lacks while it has another one of the same size.
+    """The first result of A that differs in B: B has the same elements in a different order, or a different result of the same size in its place.
     Only for steps without training, because optimizers may keep different states.
     """
     if any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes)):

@@ -516,7 +516,7 @@ class StatisticsComparison:
         overwritten = self._overwritten_slot(one, other)
         if overwritten is not None:
             made_by = self.b.nodes[other.makers[overwritten][0]].op.op_name
-            what = f"the statistics differ from what {made_by} wrote there, and no operator wrote there since"
+            what = f"the statistics differ from those of the output of {made_by}, and no operator has written to this memory since"
             return Suspect("memory", one, other, "input", overwritten, math.inf, what)
         if one is None:
             return Suspect("extra", None, other, "output", 0, math.inf, "its output is not in A")

@@ -497,8 +497,8 @@ def _outlasts(run: Execution, node: Node, slot: int) -> bool:
 
 
 def fingerprint(values: Array) -> tuple[float, ...]:
-    """Numbers that do not depend on the order of the elements: their count, the count of those that are not finite or fill a mask, and of the
-    others the sum, the sum of squares and the largest magnitude, in seven digits.
+    """Numbers that do not depend on the order of the elements: how many there are, how many are not finite or fill a mask, and the sum, the sum of
+    squares and the largest magnitude of the others, with seven digits.
     """
     flat = np.asarray(values, dtype=np.complex128 if values.dtype.kind == "c" else np.float64).reshape(-1)
     flat = fill_as_infinity(flat)

@@ -245,7 +245,7 @@ def holds_elements(records: Mapping[int, TensorRecord]) -> bool:
 def changed(violation: Violation, record: TensorRecord, trace: Trace) -> str:
     """Describe how much of an input was changed."""
     maker = maker_of(violation, record, trace)
-    return f"{violation.changed:,} of {violation.size:,} elements differ from what {maker} left there, and no operator wrote there since"
+    return f"{violation.changed:,} of {violation.size:,} elements differ from the output of {maker}, and no operator has written to this memory since"
 
 
 def maker_of(violation: Violation, record: TensorRecord, trace: Trace) -> str:
@@ -334,7 +334,7 @@ def data_suspect(
 
 def changed_since(maker: str) -> str:
     """Describe memory that something else overwrote after an operator wrote it."""
-    return f"what {maker} left there was overwritten by something other than an operator"
+    return f"something other than an operator overwrote the output of {maker}"
 
 
 def shown_data(record: TensorRecord) -> str:

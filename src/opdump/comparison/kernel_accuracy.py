@@ -99,8 +99,8 @@ def kernel_suspect(one: Node, other: Node) -> Suspect | None:
         for mine, its, is_b in ((own_b, own_a, True), (own_a, own_b, False)):
             if mine > allowed and mine > _TIMES_THE_OTHER * its:
                 what = (
-                    f"{'' if is_b else 'in A: '}off by {mine:.2g} of its largest element from what its own inputs give in "
-                    f"float64; the other run is off by {its:.2g}"
+                    f"{'' if is_b else 'in A: '}its output differs by {mine:.2g} of its largest element from a float64 computation on the "
+                    f"same inputs; in the other run by {its:.2g}"
                 )
                 return Suspect("kernel", one, other, "output", slot, mine / rounding_of(record, None), what)
     return None
@@ -150,8 +150,8 @@ def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
         error = error_of(reference, given, None if summands is None else summands[kept])
         if error > allowed:
             what = (
-                f"{'' if is_b else 'in A: '}{int((errors > _TIMES_THE_OTHER * usual).sum()):,} of {math.prod(record.shape):,} elements are off from what its "
-                f"own inputs give in float64, by up to {error:.2g} of the largest"
+                f"{'' if is_b else 'in A: '}{int((errors > _TIMES_THE_OTHER * usual).sum()):,} of {math.prod(record.shape):,} elements differ from a "
+                f"float64 computation on the same inputs, by up to {error:.2g} of the largest"
             )
             one, other = (None, node) if is_b else (node, None)
             return Suspect("kernel", one, other, "output", slot, error / rounding_of(record, None), what)

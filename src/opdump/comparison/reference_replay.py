@@ -254,7 +254,7 @@ class ReferenceReplay:
         self.run.write(other, recorded_values(one.outputs))
 
     def _given(self, one: Node, other: Node) -> _Given:
-        """Compare the inputs of B's operator, on A's values, with A's."""
+        """Compare the inputs of B's operator, computed from A's values, with the inputs of A's operator."""
         odd: dict[int, Difference] = {}
         ours: dict[int, Array] = {}
         theirs: dict[int, Array] = {}

@@ -428,7 +428,7 @@ def _place_read(node: Node, slot: int) -> _Place:
 
 
 def _places_that_differ(node: Node, outputs: Mapping[int, Array], others: Mapping[int, Array]) -> Iterator[_Place]:
-    """The places where a node writes other values than in another run."""
+    """The places where a node writes different values than in another run."""
     for slot, record in node.outputs.items():
         one, other = outputs.get(slot), others.get(slot)
         if one is None or other is None or not same_bits(one, other):
@@ -620,7 +620,7 @@ def _source(
         return suspect
     one = None if partner is None else a.nodes[partner]
     given = _given(a, one, node)
-    what = f"{node.op.op_type} {given}an output that is nowhere in A"
+    what = f"{node.op.op_type} {given}an output that no operator of A produces"
     return Suspect("extra" if one is None else "operator", one, node, "output", 0, math.inf, what)
 
 

@@ -1,6 +1,6 @@
 """Runs A's program on B's values, from one common value to the next, and finds the values of B that A does not produce.
 
-Each stretch of A runs in float64, and in float32 to measure the effect of rounding. Every stretch starts from values of B, so no earlier
+Each segment of A runs in float64, and in float32 to measure the effect of rounding. Every segment starts from values of B, so no earlier
 difference is inherited, and operators of B are not run.
 """
 
@@ -148,7 +148,7 @@ def between(trace: Trace, last: int, ends: Collection[Place]) -> list[Node]:
 
 
 def epsilon_of_stretch(a: Trace, b: Trace, pairs: Mapping[Place, Pair], pair: Pair) -> float:
-    """The coarsest rounding of the pair and of the stretch that leads to it. A type of B that is coarser than float32 counts only up to the
+    """The coarsest rounding of the pair and of the segment that leads to it. A type of B that is coarser than float32 counts only up to the
     type that most of B uses.
     """
     of_a = coarsest(record for node in between(a, pair.a[0], pairs) for record in node.outputs.values())
@@ -240,7 +240,7 @@ def wrong_kernel(
                 if error < _A_GOOD_PART * off:
                     continue
                 both = (a.nodes[pair.a[0]], node) if side else (node, b.nodes[pair.b[0]])
-                evidence = f"in {sides[side]}: off by {error:.2g} of its largest element from what its own inputs give in float64"
+                evidence = f"in {sides[side]}: its output differs by {error:.2g} of its largest element from a float64 computation on the same inputs"
                 score = error / epsilon_of(node.outputs[slot].dtype)
                 return Suspect("kernel", *both, "output", slot, score, evidence)
     return None
@@ -279,7 +279,7 @@ def _own_errors(node: Node) -> Iterator[tuple[int, float]]:
             yield slot, error
 
 
-# Which operator in a failing stretch causes the difference.
+# Which operator in a failing segment causes the difference.
 
 _OTHER_ARGUMENTS: Final[Mapping[str, Sequence[Any]]] = {
     "eps": (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0),
@@ -339,8 +339,8 @@ def named(
     how = _how(failure, ours, theirs, sides)
     found: _Change | None = None
     if failure.given is None:
-        stretch = _Stretch(a, b, pair, ours, run_on_values(a, b, pairs, {node.index for node in ours}).inputs)
-        found = stretch.explained(_changes(ours, theirs, sides), failure.times)
+        segment = _Segment(a, b, pair, ours, run_on_values(a, b, pairs, {node.index for node in ours}).inputs)
+        found = segment.explained(_changes(ours, theirs, sides), failure.times)
     found = found or _odd_parameter(ours, theirs, sides)
     if found is not None:
         io: IO = "input" if found.kind == "parameter" else "output"
@@ -509,8 +509,8 @@ def _choices(node: Node) -> Iterator[tuple[str, Sequence[Any]]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """A's operators of one stretch with their inputs, and the pair with B's value that they should produce."""
+class _Segment:
+    """A's operators of one segment with their inputs, and the pair with B's value that they should produce."""
 
     a: Trace
     b: Trace

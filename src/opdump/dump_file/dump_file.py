@@ -133,7 +133,7 @@ class DumpTensor:
 
 
 def with_bounded_shapes(tensor: DumpTensor) -> DumpTensor:
-    """The tensor, marked unreadable if a shape has an implausible number of dimensions: their product alone would take minutes."""
+    """The tensor, marked unreadable if a shape has an implausible number of dimensions: computing the product would take minutes."""
     dimensions = max(len(tensor.shape), len(tensor.original_shape))
     if dimensions <= MOST_DIMENSIONS:
         return tensor

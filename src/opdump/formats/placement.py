@@ -213,7 +213,7 @@ def require_plain_shape(shape: Shape, plain: str) -> None:
     if plain != "ND" and len(shape) != len(plain):
         raise FormatShapeError(f"a shape in {plain} has {len(plain)} dimensions; found {shape}")
     if any(size < 0 for size in shape):
-        raise FormatShapeError(f"no dimension is negative; found {shape}")
+        raise FormatShapeError(f"found shape {shape}, which has a negative dimension")
 
 
 def require_possible(shape: Shape, dtype: np.dtype[Any]) -> None:

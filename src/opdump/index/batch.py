@@ -101,7 +101,7 @@ class Batches:
         return Batch(pattern, ops, tensors, timestamps, arguments, *statistics_of(tensors), is_of_one_step)
 
     def _of_columns(self, columns: StepColumns, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> Batch:
-        """Return a batch from columns, without creating records if it repeats one of the last."""
+        """Return a batch from columns. If it repeats a recent batch, no records are created."""
         parts = _keys_of_parts(columns)
         if parts is None:  # a tensor whose operator was written before
             return self.of(*columns.records)

@@ -54,7 +54,7 @@ class Run:
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
-        """The run in a few lines, by name. The text of an unknown fact is empty."""
+        """Names and texts of the most important facts of the run. The text of an unknown fact is empty."""
         captured = self.totals.get("captured")
         ended = "ended" if self.complete else self.end_unknown or "interrupted, or still running"
         return (

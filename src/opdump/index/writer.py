@@ -320,8 +320,8 @@ class IndexWriter:
             raise link_error(self._path)
         if _identity(self._directory) != self._place:
             raise DumpPathError(
-                f"{self._path}: the index cannot be written (its directory was removed or replaced while the dump was written): run it "
-                "again, and leave the directory; the files written so far are complete"
+                f"{self._path}: the index cannot be written (its directory was removed or replaced during the run); run the program "
+                "again, and do not touch the directory meanwhile; the files written so far are complete"
             )
 
     def _failure(self, error: Exception) -> DumpPathError:
@@ -330,7 +330,9 @@ class IndexWriter:
             reason = str(error)
             remedy = "free space on the disk, make the directory writable, or dump into another directory"
             if not self._path.exists():
-                remedy = "it was removed while the dump was written; run it again, and leave the directory"
+                remedy = (
+                    "it was removed during the run; run the program again, and do not touch the directory meanwhile"
+                )
             elif "locked" in reason:
                 remedy = "another program holds it open; end that, and run this again"
         return DumpPathError(

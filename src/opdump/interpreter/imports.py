@@ -1,4 +1,4 @@
-"""Imports of the program: waits for the first import of a module, and gives packages of opdump a second name.
+"""Imports of the program: waits for the first import of a module, and registers packages of opdump under a second name.
 
 wait_for(("torch", "tensorflow"), before=check, after=begin)
 import torch                             check("torch"), the import itself, begin("torch")

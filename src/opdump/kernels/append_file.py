@@ -252,7 +252,7 @@ class AppendFile:
         Returns -1 and copies nothing if the file was stopped or a write failed. Raises ValueError for a header of another size.
         """
         if len(header) < ALIGNMENT or len(header) % ALIGNMENT:
-            raise ValueError("the header of a record has a multiple of 64 bytes")
+            raise ValueError("the size of a record's header must be a multiple of 64 bytes")
         if byte_count < 0 or (byte_count and not elements):
             raise ValueError(f"{byte_count} bytes at {elements} are no elements")
         if self._stopped or self.error:
@@ -319,7 +319,7 @@ class TableText:
 
     def __init__(self, template: str) -> None:
         if "%" in _PLACES.sub("", template):
-            raise ValueError("a template has %d, %g, %s and %%, and no other sign of percent")
+            raise ValueError("a template may contain only %d, %g, %s and %% as conversions")
         self._template = template
 
     def fill(self, columns: list[NDArray[np.float64] | list[Any]]) -> bytes:
@@ -329,7 +329,7 @@ class TableText:
         of placeholders, and for a value that is not a number where one is needed.
         """
         if len({*map(len, columns)}) > 1:
-            raise ValueError("the columns of a table are of one length")
+            raise ValueError("the columns of a table must have the same length")
         # Row by row: assigning whole columns takes a third of the time of one tuple per row.
         cells: list[Any] = [0] * sum(map(len, columns))
         for place, column in enumerate(columns):

@@ -46,7 +46,7 @@ class DigestBatch:
     def __init__(self, names: Sequence[str], capacity: int = 1 << 28, with_instructions: bool = True) -> None:
         for name in names:
             if name not in _DIGESTS:
-                raise ValueError(f"a digest is md5, hash or xxh3, not {name}")
+                raise ValueError(f"found digest {name}, expected md5, hash or xxh3")
         self._names = tuple(names)
         self._digests: list[dict[str, str]] = []
         self._rows: dict[int, dict[str, str]] = {}
@@ -59,7 +59,7 @@ class DigestBatch:
         """
         require_adjacent(pointer, byte_count)
         if item < 1 or byte_count % item:
-            raise ValueError(f"{byte_count} bytes are no elements of {item} bytes")
+            raise ValueError(f"{byte_count} bytes cannot be divided into elements of {item} bytes")
         found = memoryview((ctypes.c_char * byte_count).from_address(pointer) if byte_count else b"").cast("B")
         self._digests.append({name: _DIGESTS[name](found, item) for name in self._names})
         if row >= 0:
@@ -69,7 +69,7 @@ class DigestBatch:
     def digests(self, number: int) -> dict[str, str]:
         """The digests of a tensor by name, in the order of the names. Raises IndexError for an unknown number."""
         if number >= len(self._digests):
-            raise IndexError(f"tensor {number} of {len(self._digests)} tensors")
+            raise IndexError(f"found tensor {number}; the batch has {len(self._digests)} tensors")
         return dict(self._digests[number])
 
     def by_row(self) -> dict[int, dict[str, str]]:
@@ -258,13 +258,13 @@ class BatchSummarizer:
         """
         for live in lives:
             if not isinstance(live, tuple) or len(live) != 5:
-                raise TypeError("a live tensor is a tuple of slot, argument, tensor, source and skip")
+                raise TypeError("expected live tensors as tuples of slot, argument, tensor, source and skip")
             slot, argument, tensor, source, skip = live
             taken = None if skip or type(tensor) not in self._classes else self._take_plain(tensor)
             if taken is None:
                 taken = other(tensor, skip)
                 if type(taken) is not type(self._prototype):
-                    raise TypeError("`other` returned an object unlike the prototype")
+                    raise TypeError("`other` returned an object of a different kind than the prototype")
             taken.op = op
             taken.io = io
             taken.slot = slot

@@ -70,9 +70,9 @@ def _elements(pointer: int, code: int, shape: Sequence[int], strides_in_elements
     """The elements as an array, without a copy."""
     dtype = storage_dtype(code)
     if len(shape) != len(strides_in_elements):
-        raise ValueError(f"the shape has {len(shape)} dimensions and the strides {len(strides_in_elements)}")
+        raise ValueError(f"the shape has {len(shape)} dimensions, the strides have {len(strides_in_elements)}")
     if len(shape) > MAX_DIMENSIONS:
-        raise ValueError(f"a tensor of {len(shape)} dimensions has more than the {MAX_DIMENSIONS} that can be compared")
+        raise ValueError(f"found a tensor with {len(shape)} dimensions; at most {MAX_DIMENSIONS} can be compared")
     for size in shape:
         require_elements(1, size)
     require_reach(shape, strides_in_elements, dtype.itemsize)

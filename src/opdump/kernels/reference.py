@@ -169,16 +169,16 @@ def _simplify(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, list[t
 def require_elements(pointer: int, count: int) -> None:
     """Raises ValueError for a negative count, and for a null pointer to elements."""
     if count < 0:
-        raise ValueError(f"a tensor cannot hold {count} elements")
+        raise ValueError(f"a tensor cannot have {count} elements")
     if pointer == 0 and count > 0:
-        raise ValueError(f"the pointer is null, yet {count} elements are to be read")
+        raise ValueError(f"found a null pointer and {count} elements to read")
 
 
 def require_adjacent(pointer: int, count: int) -> None:
     """Raises ValueError if `count` adjacent elements cannot be at this pointer."""
     require_elements(pointer, count)
     if count > _MOST_ADJACENT:
-        raise ValueError("the elements reach beyond any memory")
+        raise ValueError("the elements extend beyond the address space")
 
 
 def require_reach(shape: Sequence[int], strides: Sequence[int], item: int) -> None:
@@ -187,7 +187,7 @@ def require_reach(shape: Sequence[int], strides: Sequence[int], item: int) -> No
         return
     extent = item + sum((size - 1) * abs(stride) * item for size, stride in zip(shape, strides, strict=True))
     if max(extent, math.prod(shape) * item) >= 1 << 63:
-        raise ValueError("the elements reach beyond any memory")
+        raise ValueError("the elements extend beyond the address space")
 
 
 def _memory(pointer: int, code: int, dimensions: Sequence[tuple[int, int]]) -> NDArray[np.generic]:
@@ -210,11 +210,9 @@ def _summary_of(pointer: int, code: int, count: int) -> Summary:
 
 def _summary_of_strided(pointer: int, code: int, shape: Sequence[int], strides: Sequence[int]) -> Summary:
     if len(shape) != len(strides):
-        raise ValueError(f"the shape has {len(shape)} dimensions and the strides {len(strides)}")
+        raise ValueError(f"the shape has {len(shape)} dimensions, the strides have {len(strides)}")
     if len(shape) > MAX_DIMENSIONS:
-        raise ValueError(
-            f"a tensor of {len(shape)} dimensions has more than the {MAX_DIMENSIONS} that can be summarised"
-        )
+        raise ValueError(f"found a tensor with {len(shape)} dimensions; at most {MAX_DIMENSIONS} can be summarised")
     for size in shape:
         require_elements(1, size)
     require_reach(shape, strides, storage_dtype(code).itemsize)
@@ -268,7 +266,7 @@ class SummaryTable:
         Raises ValueError if the three differ in length, and adds nothing if one of the tensors cannot be read.
         """
         if not len(pointers) == len(codes) == len(counts):
-            raise ValueError("there must be as many codes and counts as pointers")
+            raise ValueError("pointers, codes and counts must have the same length")
         given = zip(pointers.tolist(), codes.tolist(), counts.tolist(), strict=True)
         found = [_summary_of(*each) for each in given]
         self._rows += found
@@ -341,17 +339,17 @@ def copy_strided_pointer(
     size, more than 64 dimensions, a null pointer, or a shape and strides that do not fit.
     """
     if item not in MOVED_AS:
-        raise ValueError(f"elements have 1, 2, 4, 8 or 16 bytes, not {item}")
+        raise ValueError(f"found elements of {item} bytes, expected 1, 2, 4, 8 or 16")
     if not len(shape) == len(source_strides) == len(destination_strides):
-        raise ValueError("the shape and the strides have not the same number of dimensions")
+        raise ValueError("the shape and the strides differ in their number of dimensions")
     if len(shape) > MAX_DIMENSIONS:
-        raise ValueError(f"an array of {len(shape)} dimensions has more than the {MAX_DIMENSIONS} that can be copied")
+        raise ValueError(f"found an array with {len(shape)} dimensions; at most {MAX_DIMENSIONS} can be copied")
     if any(size < 0 for size in shape):
-        raise ValueError(f"no dimension is negative: {min(shape)}")
+        raise ValueError(f"found a negative dimension: {min(shape)}")
     for strides in (source_strides, destination_strides):
         reach = sum((size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True) if size)
         if max(reach, math.prod(shape) * item) >= 2**63:
-            raise ValueError("the elements reach beyond any memory")
+            raise ValueError("the elements extend beyond the address space")
     if math.prod(shape) == 0:
         return
     require_elements(source, 1)

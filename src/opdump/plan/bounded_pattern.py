@@ -81,7 +81,7 @@ class _State:
 
 
 class BoundedPattern:
-    """An expression by its tokens. Raises UnboundedPatternError for back references, and for an expression that is too large."""
+    """An expression, built from its tokens. Raises UnboundedPatternError for back references, and for an expression that is too large."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._states: list[_State] = []

@@ -206,7 +206,7 @@ def prepare(*tops: Path) -> None:
 # Creates the error for a file that could not be written: one message for each cause, with a remedy.
 
 _NO_ROOM: Final = "free space, or dump less (fewer steps, fewer operators, only statistics), or to another disk"
-_GONE: Final = "the directory was removed or replaced while the dump was written; run it again, and leave the directory"
+_GONE: Final = "the directory was removed or replaced during the run; run the program again, and do not touch the directory meanwhile"
 _TOO_MANY: Final = "too many files are open; raise the limit (ulimit -n)"
 _KEPT_OUT: Final = "make the directory writable for this user, or dump into another one"
 _REMEDIES: Final = MappingProxyType(

@@ -11,7 +11,7 @@ _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "mindspore")
 
 
 def await_work(directory: str) -> bool:
-    """Capture this process once it has imported the framework of the run and has its work. Return False if the run has ended."""
+    """Capture this process after it has imported the framework of the run and received its work. Return False if the run has ended."""
     from opdump.capturing.children.family import role_of_command
 
     role = role_of_command(sys.orig_argv)

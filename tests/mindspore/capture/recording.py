@@ -98,7 +98,7 @@ def bits(values: Any) -> list[bytes]:
 def same_bits(program: Callable[[], Any], **fields: Any) -> Recording:
     """Capture a program, after checking that it returns the same bits each time; it must also return these under capture."""
     plain = bits(program())
-    assert bits(program()) == plain, "the program itself gives other bits each time"
+    assert bits(program()) == plain, "the program itself returns different bits each time"
     with recorded(**fields) as recording:
         answer = program()
     assert bits(answer) == plain

@@ -39,7 +39,7 @@ def captured(place: Path, *options: str, mode: str = "pynative") -> str:
 def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("pynative")
     plain = [run(place, str(PROGRAM)).stdout.strip() for _ in range(2)]
-    assert plain[0] == plain[1], "the program itself gives other bits each time"
+    assert plain[0] == plain[1], "the program itself returns different bits each time"
     assert captured(place, "--full", "--steps", "0-2") == plain[0]
     return place
 

@@ -21,7 +21,7 @@ def told_once(recording, *beginnings):
 
 
 def test_xla_computes_different_bits() -> None:
-    """Otherwise the tests below could not detect whether XLA compiled."""
+    """The tests below detect by these bits whether XLA compiled."""
     x = tf.constant(X)
     assert not same(tf.function(network)(x).numpy(), tf.function(network, jit_compile=True)(x).numpy())
 

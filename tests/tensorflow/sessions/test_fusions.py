@@ -19,7 +19,7 @@ v1.disable_control_flow_v2()
 
 
 def test_fused_layers_give_the_same_bits() -> None:
-    """Products fused with a bias have other last bits than products that are not fused: single rows and columns, constants."""
+    """Products fused with a bias differ in their last bits from products that are not fused: single rows and columns, constants."""
     differ = []
     for rows, columns, adds, stays in product((1, 37), (1, 70), (tf.nn.bias_add, tf.add), (False, True)):
         program = partial(_layer, rows, columns, adds, stays)

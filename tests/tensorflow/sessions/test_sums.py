@@ -1,4 +1,4 @@
-"""Sums of three or more: their order depends on what else holds their operands, so reading the operands must not change the answer."""
+"""Sums of three or more: their order depends on other references to the operands, so reading the operands must not change the answer."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"

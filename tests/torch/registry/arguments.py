@@ -88,7 +88,7 @@ class _Draw:
         if kind == "Tensor":
             return self._tensor(name)
         if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
-            # The fused optimizers take this list empty, unless amsgrad is on.
+            # The fused optimizers expect an empty list here, unless amsgrad is on.
             return [] if name.startswith("max_exp") else [self._tensor(name) for _ in range(2)]
         return self._other(kind, argument.N)
 

@@ -228,7 +228,7 @@ class Capture:
         return None if function.obstacle else function.twin
 
     def _run_twin(self, function: Function, arguments: Sequence[Any] | Arguments) -> TwinRun | None:
-        """Start a run of the twin; None if there is no twin or it fails. After the program's call, `arguments` are `Arguments`."""
+        """Start a run of the twin; None if there is no twin or it fails. After the program's call, the arguments must be passed as `Arguments`."""
         twin = self._twin_of(function)
         try:
             if twin is None:

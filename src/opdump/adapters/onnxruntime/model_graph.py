@@ -332,7 +332,7 @@ _TYPE_ATTRIBUTES: Final = frozenset(
 
 
 def has_random_operators(model: ModelProto) -> bool:
-    """Whether a second run may have other results, because of the graph, its bodies or its functions.
+    """Whether a second run may have different results, because of the graph, its bodies or its functions.
 
     A Dropout counts, in training or not, because that is decided while it runs.
     """
@@ -350,7 +350,7 @@ def has_half_precision(model: ModelProto) -> bool:
 
 
 def is_random(node: ModelNode) -> bool:
-    """Whether a second run of a node, or of its bodies, may have other results."""
+    """Whether a second run of a node, or of its bodies, may have different results."""
     return any(each.op_type in RANDOM_OPERATORS for each in node.with_bodies)
 
 

@@ -1,4 +1,4 @@
-"""A node of an ONNX model by itself: its attributes as JSON values, also those that it omits, and a model of this node alone."""
+"""Isolates a node of an ONNX model: its attributes as JSON values, including omitted ones, and a model that consists of this node."""
 
 from __future__ import annotations
 

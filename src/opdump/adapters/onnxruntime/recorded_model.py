@@ -26,7 +26,7 @@ from opdump.records import SkipReason
 
 # Determines once what a plan records of a model: the nodes that run, the recorded ones, and the values needed for them.
 
-_NO_LIMIT: Final = "memory_limit has no effect: a second run of the model's random operators returns other values"
+_NO_LIMIT: Final = "memory_limit has no effect: a second run of the model's random operators returns different values"
 _WATCHED: Final = (
     "values of ONNX Runtime are watched as their operators made them: every one has memory of its own while it is "
     "recorded, so an operator that overwrites another's result cannot be seen"
@@ -125,7 +125,7 @@ def _chosen_in_bodies(
                 NOT_SHOWN.format(node.name, f"the effect of a second run of {once.operators[node.name]} is unknown")
             )
         elif is_random(node):
-            notes.append(NOT_SHOWN.format(node.name, "a second run of random operators returns other values"))
+            notes.append(NOT_SHOWN.format(node.name, "a second run of random operators returns different values"))
         else:
             found[node.name] = within
     return found

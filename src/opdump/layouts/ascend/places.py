@@ -92,7 +92,7 @@ class Found:
 
 
 def find_devices(path: Path) -> Found:
-    """The devices at `path` if it is in a {time} directory, is one, or contains some; otherwise none."""
+    """The devices at `path`, if it is a {time} directory, contains some, or is inside one; otherwise none."""
     walk = _Walk(path)
     walk.add_anchored()
     return walk.found()
