@@ -20,9 +20,9 @@ constexpr int64_t kMostAdjacent = INT64_MAX / 16;
 
 inline DType dtype_of(int64_t code) {
   if (code < 0 || code >= kDTypes) {
-    throw nb::value_error(
-        ("dtype code " + std::to_string(code) + " is not in DTYPE_CODES; the last one is " + std::to_string(kDTypes - 1))
-            .c_str());
+    throw nb::value_error(("dtype code " + std::to_string(code) + " is not in DTYPE_CODES; the last one is " +
+                           std::to_string(kDTypes - 1))
+                              .c_str());
   }
   return static_cast<DType>(code);
 }

@@ -89,7 +89,8 @@ void copy_strided(uintptr_t source, uintptr_t destination, int64_t item, const s
   require_extent(item, shape, destination_strides);
   int64_t bytes = item;
   for (int64_t size : shape) {
-    if (__builtin_mul_overflow(bytes, size, &bytes)) throw nb::value_error("the elements extend beyond the address space");
+    if (__builtin_mul_overflow(bytes, size, &bytes))
+      throw nb::value_error("the elements extend beyond the address space");
   }
   if (bytes == 0) return;
   require_elements(source, 1);

@@ -34,12 +34,9 @@ def closing_lines(report: CaptureReport, *, rank: int | None = None) -> list[str
     If nothing was captured, the only line gives the reason.
     """
     where = "opdump" if rank is None else f"opdump rank {rank}"
-    limits = [f"{where}: {told(report.degraded)}"] if report.degraded else []
-    verdict = verdict_line(report, rank=rank)
-    found = [verdict] if verdict else []
-    if empty := _of_empty_capture(report):
-        return [*limits, *found, f"{where}: {empty}"]
-    return [*limits, f"{where}: {_counts(report)}", *found, f"{where}: next: {next_command(report)}"]
+    empty, verdict = _of_empty_capture(report), verdict_line(report, rank=rank)
+    before = [f"{where}: {text}" for text in (told(report.degraded), "" if empty else _counts(report)) if text]
+    return [*before, *filter(None, [verdict]), f"{where}: {empty or f'next: {next_command(report)}'}"]
 
 
 def _of_empty_capture(report: CaptureReport) -> str:
@@ -57,40 +54,26 @@ def _of_empty_capture(report: CaptureReport) -> str:
 def _counts(report: CaptureReport) -> str:
     """The counts of all processes; `opdump show` lists them by process, step and reason."""
     parts: list[CaptureReport | ChildReport] = [report, *(child for child in report.children if child.left_data)]
-    processes = sum(1 for part in parts if part.executed)
-    where = f" in {processes} processes" if processes > 1 else ""
+    where = f" in {several} processes" if (several := sum(1 for part in parts if part.executed)) > 1 else ""
     skipped = sum((Counter(part.skipped) for part in parts), Counter[str]())
     missing = sum((Counter(part.tensors_skipped) for part in parts), skipped)
     gaps = ", ".join(f"{number:,} {reason}" for reason, number in sorted(missing.items()) if reason in GAPS)
     executed, captured = (sum(getattr(part, name) for part in parts) for name in ("executed", "captured"))
     size, files = (sum(getattr(part, name) for part in parts) for name in ("bytes", "files"))
     on_disk = f"{amounts.size(size)} in {amounts.count(files, 'file')}"
-    time = f"{amounts.seconds(report.seconds)}{_overhead(report)}" if report.seconds else ""
+    overhead = None if report.overhead is None else max(1, round(100 * report.overhead))
+    time = amounts.seconds(report.seconds) + ("" if overhead is None else f" ({overhead:,} % overhead)")
+    steps = amounts.steps(report.steps) if report.steps else ""
+    if len(steps) > _MANY_STEPS:
+        steps = f"{len(report.steps):,} steps from {min(report.steps)} to {max(report.steps)}"
+    ran = f"{amounts.count(executed, 'operator')} ran{where}: {captured:,} captured"
     facts = [
-        f"{amounts.count(executed, 'operator')} ran{where}: {captured:,} captured"
-        + (f", {skipped.total():,} skipped" if skipped else ""),
+        f"{ran}, {skipped.total():,} skipped" if skipped else ran,
         f"missing: {gaps}" if gaps else "",
-        ", ".join(filter(None, [_steps(report.steps), on_disk, time])),
-        f"written for {_first_of_many(report.fired)}" if report.fired else "",
+        ", ".join(filter(None, [steps, on_disk, time])),
+        f"written for {', '.join(report.fired[:3])}{', ...' if len(report.fired) > 3 else ''}" if report.fired else "",
     ]
     return "; ".join(filter(None, facts))
-
-
-def _steps(steps: tuple[int, ...]) -> str:
-    text = amounts.steps(steps) if steps else ""
-    return text if len(text) <= _MANY_STEPS else f"{len(steps):,} steps from {min(steps)} to {max(steps)}"
-
-
-def _overhead(report: CaptureReport) -> str:
-    if report.overhead is None:
-        return ""
-    percent = 100 * report.overhead
-    return f" ({percent:,.0f} % overhead)" if percent >= 1 else " (less than 1 % overhead)"
-
-
-def _first_of_many(texts: tuple[str, ...]) -> str:
-    shown = ", ".join(texts[:3])
-    return shown if len(texts) <= 3 else f"{shown} and {len(texts) - 3} more"
 
 
 def next_command(report: CaptureReport) -> str:
@@ -100,10 +83,8 @@ def next_command(report: CaptureReport) -> str:
     is_kept = verdict.step in report.steps and not report.degraded
     if verdict.kind not in _FIRST or not verdict.op_name or not (is_kept or child is not None):
         return command
-    numbered = _NUMBERED.search(verdict.op_name)
-    name = verdict.op_name if numbered is None else numbered[0]
     of_rank = "" if child is None else f" --rank {child}"
-    return f"{command} --op {shlex.quote(name)} --step {verdict.step}{of_rank}"
+    return f"{command} --op {shlex.quote(_NEEDLESS_SCOPE.sub('', verdict.op_name))} --step {verdict.step}{of_rank}"
 
 
 def failure_line(report: CaptureReport, *, with_cause: bool = True) -> str:
@@ -157,8 +138,8 @@ def _checked(report: CaptureReport) -> dict[str, Any] | None:
 # The verdict of a run in one line: the first NaN, infinity, overflow or failure, or that there was none.
 
 _FIRST: Final = {"nan": "NaN", "infinity": "infinity", "overflow": "overflow", "failure": "failure"}
-_NUMBERED: Final = re.compile(r"[^/]+-op\d+$")
-"""The end of a name that is unique in a step."""
+_NEEDLESS_SCOPE: Final = re.compile(r"^.*/(?=[^/]+-op\d+$)")
+"""The scope of an operator whose last component is unique in a step."""
 _FILE_OF_A_CELL: Final = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 
 
