@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from opdump import amounts
@@ -23,9 +24,6 @@ from opdump.verdict import Verdict
 if TYPE_CHECKING:
     from opdump.capturing.children import ChildReport
     from opdump.capturing.report import CaptureReport
-
-_MANY_STEPS: Final = 24
-"""If the list of steps is longer than this, only their number and the first and last are printed."""
 
 
 def closing_lines(report: CaptureReport, *, rank: int | None = None) -> list[str]:
@@ -58,19 +56,20 @@ def _counts(report: CaptureReport) -> str:
     skipped = sum((Counter(part.skipped) for part in parts), Counter[str]())
     missing = sum((Counter(part.tensors_skipped) for part in parts), skipped)
     gaps = ", ".join(f"{number:,} {reason}" for reason, number in sorted(missing.items()) if reason in GAPS)
-    executed, captured = (sum(getattr(part, name) for part in parts) for name in ("executed", "captured"))
-    size, files = (sum(getattr(part, name) for part in parts) for name in ("bytes", "files"))
-    on_disk = f"{amounts.size(size)} in {amounts.count(files, 'file')}"
-    overhead = None if report.overhead is None else max(1, round(100 * report.overhead))
-    time = amounts.seconds(report.seconds) + ("" if overhead is None else f" ({overhead:,} % overhead)")
+    names = ("executed", "captured", "bytes", "files")
+    executed, captured, size, files = (sum(getattr(part, name) for part in parts) for name in names)
+    overhead = "" if report.overhead is None else f" ({max(1, round(100 * report.overhead)):,} % overhead)"
+    written = f"{amounts.size(size)} in {amounts.count(files, 'file')}, {amounts.seconds(report.seconds)}{overhead}"
     steps = amounts.steps(report.steps) if report.steps else ""
-    if len(steps) > _MANY_STEPS:
+    if len(steps) > 24:  # a long list of ranges
         steps = f"{len(report.steps):,} steps from {min(report.steps)} to {max(report.steps)}"
-    ran = f"{amounts.count(executed, 'operator')} ran{where}: {captured:,} captured"
+    outcome = f": {captured:,} captured" + (f", {skipped.total():,} skipped" if skipped else "")
+    if MODES[report.verdict.mode].watches:  # the records are not of operators, but of watched outputs after them
+        outcome = f", watched outputs were read {amounts.count(captured, 'time')}"
     facts = [
-        f"{ran}, {skipped.total():,} skipped" if skipped else ran,
+        f"{amounts.count(executed, 'operator')} ran{where}{outcome}",
         f"missing: {gaps}" if gaps else "",
-        ", ".join(filter(None, [steps, on_disk, time])),
+        f"{steps}, {written}" if steps else written,
         f"written for {', '.join(report.fired[:3])}{', ...' if len(report.fired) > 3 else ''}" if report.fired else "",
     ]
     return "; ".join(filter(None, facts))
@@ -80,11 +79,11 @@ def next_command(report: CaptureReport) -> str:
     """The command that shows what the run found: the operator of the verdict if its step is in the dump, else the whole dump."""
     child, verdict = first_of(report)
     command = f"opdump show {shlex.quote(str(report.path))}"
-    is_kept = verdict.step in report.steps and not report.degraded
-    if verdict.kind not in _FIRST or not verdict.op_name or not (is_kept or child is not None):
+    is_kept = child is not None or (verdict.step in report.steps and not report.degraded)
+    if verdict.kind not in _FIRST or not verdict.op_name or not is_kept:
         return command
-    of_rank = "" if child is None else f" --rank {child}"
-    return f"{command} --op {shlex.quote(_NEEDLESS_SCOPE.sub('', verdict.op_name))} --step {verdict.step}{of_rank}"
+    name = shlex.quote(_NEEDLESS_SCOPE.sub("", verdict.op_name))
+    return f"{command} --op {name} --step {verdict.step}" + ("" if child is None else f" --rank {child}")
 
 
 def failure_line(report: CaptureReport, *, with_cause: bool = True) -> str:
@@ -93,8 +92,7 @@ def failure_line(report: CaptureReport, *, with_cause: bool = True) -> str:
     lost = [amounts.count(operators, "operator")] if operators else []
     lost += [amounts.count(report.files_lost, "file")] if report.files_lost else []
     told = f" ({' and '.join(lost)} lost)" if lost else ""
-    cause = f": {report.failure}" if with_cause else ""
-    return f"opdump: error: the dump is incomplete{told}{cause}"
+    return f"opdump: error: the dump is incomplete{told}" + (f": {report.failure}" if with_cause else "")
 
 
 def completeness_json(report: CaptureReport, *, rank: int | None = None) -> str:
@@ -158,8 +156,8 @@ def verdict_line(report: CaptureReport, *, rank: int | None = None) -> str:
 
 def first_of(report: CaptureReport) -> tuple[int | None, Verdict]:
     """The verdict with the earliest step of all processes, and the rank of the child that it is from; None for `report` itself."""
-    all_of = [(None, report.verdict)]
-    all_of += [(child.rank_id, child.verdict) for child in report.children if child.verdict is not None]
+    of_children = [(child.rank_id, child.verdict) for child in report.children if child.verdict is not None]
+    all_of = [(None, report.verdict), *of_children]
     found = [(place, verdict) for place, verdict in all_of if verdict.kind in _FIRST]
     if found:
         return min(found, key=lambda each: each[1].step)
