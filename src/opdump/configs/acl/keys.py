@@ -572,7 +572,7 @@ def check_constraints(
         _exclude(dump, where, "dump_debug", "dump_op_switch")
         if dump.get("dump_list"):
             raise AclConfigError(
-                f'{where}: dump.dump_list: found {len(dump["dump_list"])} entries beside dump_debug "on", expected none; '
+                f'{where}: dump.dump_list: found {kind_of(dump["dump_list"])} beside dump_debug "on", expected no entries; '
                 f"the overflow dump takes every model; take one of the two out",
                 "EP0005",
             )
