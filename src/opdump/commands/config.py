@@ -37,12 +37,7 @@ class _DialectName(click.Choice[str]):
         return value if value in DIALECTS else super().convert(value, param, ctx)
 
 
-@click.group(
-    epilog="""\b
-Examples:
-  opdump config new                      write a data_dump.json that dumps the first step
-  opdump config check data_dump.json     check it, and print what it selects"""
-)
+@click.group(epilog="Examples: opdump config new; opdump config check data_dump.json")
 def config() -> None:
     """Create or check a data_dump.json, acl.json or npu_dump.json."""
 
