@@ -230,3 +230,29 @@ def test_a_dimension_of_a_new_axis_is_counted_in_the_output() -> None:
 
     assert differing(node(-1), node(2)) == {}
     assert differing(node(-1), node(1)) == {"dim": (-1, 1)}
+
+
+def crossed(form: str, *, faulty: bool) -> onnx.ModelProto:
+    """A model whose faulty result is the negative of the right one."""
+    make, inputs = helper.make_node, ["b", "a"] if faulty else ["a", "b"]
+    nodes = [make("Relu", ["x"], ["a"], name="relu"), make("Tanh", ["x"], ["b"], name="tanh")]
+    if form == "swapped":
+        nodes += [make("Sub", inputs, ["y"], name="sub")]
+    elif form == "swapped_and_scaled":
+        nodes += [make("Sub", inputs, ["d"], name="sub"), make("Mul", ["d", "half"], ["y"], name="mul")]
+    else:
+        nodes += [
+            make("Sub", ["a", "b"], ["d"], name="sub"),
+            make("Neg" if faulty else "Identity", ["d"], ["y"], name="last"),
+        ]
+    weights = {"half": np.array(0.5, np.float32)} if form == "swapped_and_scaled" else {}
+    return model_of(nodes, {"x": (FLOAT, [2, 2, 6, 6])}, {"y": (FLOAT, None)}, weights, opset=17)
+
+
+@pytest.mark.parametrize("saved", ["full", "statistic"])
+@pytest.mark.parametrize("form", ["swapped", "swapped_and_scaled", "negated"])
+def test_a_negated_result_is_a_difference(tmp_path: Path, form: str, saved: str) -> None:
+    found = compared(tmp_path, crossed(form, faulty=False), crossed(form, faulty=True), X, saved_data=saved)
+    assert found.verdict == "divergent"
+    told = [each.b.op_name for each in found.introduced if each.b is not None]
+    assert {"relu", "tanh"}.isdisjoint(told), "these give the same in both"

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import apart, epsilon_of, unshaped_difference
+from opdump.comparison.differences import epsilon_of
 from opdump.comparison.kernel_accuracy import has_graphs
 from opdump.comparison.nodes import Kind, Node, Suspect, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
-from opdump.comparison.trace import Trace, has_elements
-from opdump.comparison.unexplained import distance, record_at, results
+from opdump.comparison.trace import Trace
+from opdump.comparison.unexplained import distance, most_of, record_at, results
 from opdump.comparison.value_matching import (
     WITHIN,
     Matched,
@@ -41,8 +41,6 @@ _CERTAIN: Final = 1e-4
 _STANDS_FOR: Final[RunFact] = "stands_for"
 _TRIALS: Final = 64
 """How many times a doubtful pair is dropped to see whether fewer pairs fail."""
-_RESULTS_APART: Final = 100.0
-"""Units of rounding: more than accumulates in a network."""
 _QUANTISED_APART: Final = 0.05
 """The same limit for quantised networks, relative to the size of the values."""
 _OTHER_WAY_ROUND: Final[Mapping[Kind, Kind]] = {"missing": "extra", "extra": "missing"}
@@ -161,14 +159,18 @@ def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[
             if pair is not None and pair.layout is not None:
                 continue
             off = distance(one.outputs[slot], other.outputs[slot])
-            epsilon = epsilon_of(one.outputs[slot].dtype)
-            if off is not None and off > max(_RESULTS_APART * epsilon, _QUANTISED_APART if is_quantised else 0.0):
+            if off is None or (is_quantised and off <= _QUANTISED_APART):
+                continue
+            if off > most_of(epsilon_of(one.outputs[slot].dtype)) and off > most_of(
+                _rounding(a, one.index, b, other.index)
+            ):
+                epsilon = epsilon_of(one.outputs[slot].dtype)
                 what = f"a result of both programs, which differs by {off:.2g} of its size"
                 yield Suspect("result", one, other, "output", slot, off / epsilon if epsilon else math.inf, what)
 
 
 def _results_of_both(a: Trace, b: Trace) -> Iterator[tuple[Node, Node]]:
-    """The operators of A that make results, each with the one of B that has the same name or stands for the same operators."""
+    """The operators of A that make results, each with the one of B that has the same name or stands for the same operators, in the same iteration."""
     known_as = {name: b.nodes[index] for index in _results(b) for name in _names(b.nodes[index])}
     for one in (a.nodes[index] for index in sorted(_results(a))):
         other = next((known_as[name] for name in _names(one) if name in known_as), None)
@@ -176,8 +178,9 @@ def _results_of_both(a: Trace, b: Trace) -> Iterator[tuple[Node, Node]]:
             yield one, other
 
 
-def _names(node: Node) -> tuple[str, ...]:
-    return node.op.op_name, *node.op.arguments.get(_STANDS_FOR, ())
+def _names(node: Node) -> list[tuple[str, int]]:
+    """The names of an operator, each with the number of its execution under this name."""
+    return [(name, node.op.occurrence) for name in (node.op.op_name, *node.op.arguments.get(_STANDS_FOR, ()))]
 
 
 def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> list[Suspect]:
@@ -238,9 +241,37 @@ def _replaced(ours: _Results, theirs: _Results, pairs: Collection[Pair]) -> Iter
     """The results that only A has, each with a result of the same size that only B has."""
     lost_b = theirs.lost({pair.b: pair.a for pair in pairs}, ours)
     for place in sorted(ours.lost({pair.a: pair.b for pair in pairs}, theirs)):
-        other = next((each for each in lost_b if theirs.size(each) == ours.size(place)), None)
-        if other is not None:
-            yield place, other, f"a result of {ours.size(place):,} elements that is not a result of the other program"
+        alike = [each for each in lost_b if theirs.size(each) == ours.size(place)]
+        # Values such as ones are in many tensors, and rounding in a narrow type may hide which ones are the same, so they are in no pair.
+        same = next((each for each in alike if not _is_far(ours, place, theirs, each)), None)
+        if same is not None:
+            lost_b.remove(same)
+        elif alike:
+            yield (
+                place,
+                alike[0],
+                f"a result of {ours.size(place):,} elements that is not a result of the other program",
+            )
+
+
+def _is_far(ours: _Results, place: Place, theirs: _Results, other: Place) -> bool:
+    """Whether two results differ by more than rounding, or cannot be compared."""
+    off = distance(ours.record(place), theirs.record(other))
+    return off is None or off > most_of(_rounding(ours.trace, place[0], theirs.trace, other[0]))
+
+
+def _rounding(a: Trace, here: int, b: Trace, there: int) -> float:
+    """The rounding in the narrowest type that both programs have on the way to these operators."""
+    ways = _way(a, here), _way(b, there)
+    return min(max(epsilon_of(record.dtype) for node in way for record in node.outputs.values()) for way in ways)
+
+
+def _way(trace: Trace, index: int) -> Iterable[Node]:
+    """An operator and those that it depends on; for the call of a compiled function, the operators inside."""
+    node = trace.nodes[index]
+    if node.op.kernel == CALL:
+        return (each for each in trace.nodes if each.op.graph_id == node.op.graph_id)
+    return (trace.nodes[each] for each in trace.with_ancestors([index]))
 
 
 def _is_reordered(one: TensorRecord, other: TensorRecord) -> bool:
@@ -528,30 +559,31 @@ def _compiled_share(trace: Trace) -> float | None:
 def without_counterpart(a: Trace, b: Trace) -> str:
     """A note on the first result of either run that the other run lacks; empty if there is none."""
     for here, there in ((a, b), (b, a)):
-        others = [record for node in there.nodes for record in node.outputs.values()]
-        for name, slot, record in _results_by_name(here):
-            if not any(_is_near(record, other) for other in others):
-                return OTHER_RESULTS.format(slot, name)
+        others = [(node.index, record) for node in there.nodes for record in node.outputs.values()]
+        for index, slot in _results_of_modes(here):
+            record = here.nodes[index].outputs[slot]
+            if not any(_is_near(here, index, record, there, *other) for other in others):
+                return OTHER_RESULTS.format(slot, here.nodes[index].op.op_name)
     return ""
 
 
-def _results_by_name(trace: Trace) -> Iterator[tuple[str, int, TensorRecord]]:
+def _results_of_modes(trace: Trace) -> Iterator[Place]:
     """The outputs of compiled functions, and the floating-point outputs of other operators that no operator reads."""
     for node in trace.nodes:
         for slot, record in node.outputs.items() if node.op.kernel == CALL else ():
             if not record.skip:
-                yield node.op.op_name, slot, record
+                yield node.index, slot
     for index, slot in trace.rows.unread:
         node = trace.nodes[index]
         if not node.op.graph_id and epsilon_of(node.outputs[slot].dtype):
-            yield node.op.op_name, slot, node.outputs[slot]
+            yield index, slot
 
 
-def _is_near(one: TensorRecord, other: TensorRecord) -> bool:
+def _is_near(a: Trace, here: int, one: TensorRecord, b: Trace, there: int, other: TensorRecord) -> bool:
+    """Whether an output of an operator of A and one of B are equal but for rounding."""
     if other.skip or one.shape != other.shape or one.dtype != other.dtype:
         return False
-    allowed = _ROUNDINGS * epsilon_of(one.dtype)
-    if has_elements(one) and has_elements(other):
-        return unshaped_difference(one.numpy(), other.numpy()).relative <= allowed
-    distance = apart(one, other)
-    return distance is not None and distance <= allowed
+    off = distance(one, other)
+    if off is None:
+        return False
+    return off <= most_of(epsilon_of(one.dtype)) or (off < 1 and off <= most_of(_rounding(a, here, b, there)))

@@ -417,7 +417,8 @@ class StatisticsComparison:
             suspect = self._suspect(one, other)
             if all(suspect.place != each.place or suspect.kind != each.kind for each in found):
                 found.append(suspect)
-        return found
+        # The maker of a tensor that B reads elsewhere may produce the same in both runs: then it is no difference.
+        return [each for each in found if each.kind != "kernel" or not _gives_the_same(each)] or found
 
     def _data_first(self, named: list[Suspect]) -> list[Suspect]:
         """The suspects; if the first is only a different input or data, all data that differ come first."""
@@ -537,6 +538,16 @@ class StatisticsComparison:
         """An input that something other than an operator overwrote in B only."""
         slots = (slot for slot in other.makers if _is_overwritten(self.b, other, slot))
         return next((slot for slot in slots if one is None or not _is_overwritten(self.a, one, slot)), None)
+
+
+def _gives_the_same(suspect: Suspect) -> bool:
+    """Whether all outputs have the same statistics in both runs, and the operator does not reorder elements."""
+    one, other = suspect.a, suspect.b
+    assert one is not None
+    assert other is not None
+    return other.bare_type not in _ARRANGERS and all(
+        slot in one.outputs and same_statistics(one.outputs[slot], record) for slot, record in other.outputs.items()
+    )
 
 
 def _lone_before(trace: Trace, nodes: Iterable[int], matched: Container[int], cleared: Container[Code]) -> list[Node]:

@@ -95,7 +95,7 @@ def _result(names: tuple[str, str], judged: dict[int, Judgement], executor: Exec
     found = list(judged.values())
     pairs, missing = _table(found, executor, tell)
     differing, by_statistics, inherited = _counts(pairs)
-    matched, unmatched = sum(each.matched for each in found if each.is_judged), sum(each.unmatched for each in found)
+    matched, unmatched = sum(each.matched for each in found if not each.why), sum(each.unmatched for each in found)
     are_unrelated = are_unrelated_programs(matched, sum(each.most for each in found))
     suspects = [] if are_unrelated else _suspects_of(found)
     are_identical = not (unmatched or differing or any(each.of_frameworks for each in found))
@@ -117,6 +117,7 @@ def _result(names: tuple[str, str], judged: dict[int, Judgement], executor: Exec
         matches=Chain(list(itertools.chain.from_iterable(each.matches for each in found))),
         window=_window_of(suspects, found),
         missing_metrics=missing,
+        why=next((each.why for each in found if each.why), "") if are_unrelated and not matched else "",
     )
 
 

@@ -48,8 +48,9 @@ from opdump.comparison.pairs import (
 from opdump.comparison.reference_replay import ReferenceReplay
 from opdump.comparison.result import Neighbour, window
 from opdump.comparison.trace import Trace, are_unrelated_programs, nearest_names, only, with_makers
-from opdump.comparison.unexplained import Spread, agree, unexplained, unexplained_by_statistics
+from opdump.comparison.unexplained import Spread, agree, distance, unexplained, unexplained_by_statistics
 from opdump.plan.selection import KernelPattern
+from opdump.records import TensorRecord
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
@@ -101,6 +102,8 @@ _OTHER_BOUNDARIES: Final = (
     "--step N:M compares step N of A with step M of B"
 )
 
+_OTHER_COUNTS: Final = "A has {} steps, B has {}, and they do not correspond"
+
 Patterns = tuple[KernelPattern, ...]
 Steps = Sequence[tuple[int, int]]
 """Pairs of a step of A and the step of B to compare it with."""
@@ -134,8 +137,8 @@ class Judgement:
     """Parts of the dumps that could not be read."""
     nearest: list[str] = field(default_factory=list)
     """Similar names, if the programs have hardly any operators in common."""
-    is_judged: bool = True
-    """Whether any step could be judged."""
+    why: str = ""
+    """Why no step could be judged; empty if one could."""
     of_frameworks: bool = False
     """Whether the runs are of different frameworks, so that equal bits are not expected."""
 
@@ -213,14 +216,16 @@ class _RankJudge:
         self.found.diverging = len(self.found.outputs)
         are_of_modes, have_other_steps = of_two_modes(a, b), self._counts[0] != self._counts[1]
         if are_of_modes and have_other_steps:
-            return self._stop(OTHER_STEPS.format(max(self._counts), min(self._counts)))
+            return self._stop(
+                OTHER_STEPS.format(max(self._counts), min(self._counts)), _OTHER_COUNTS.format(*self._counts)
+            )
         if are_of_modes or of_different_frameworks(a, b, self._frameworks):
             by_hand = [] if self._given is None else self._given.of_values(a, b)
             _add_across(self.found, a, b, compare_across(a, b, by_hand))
             if are_of_modes and not self.found.suspects and (note := without_counterpart(a, b)):
-                return self._stop(note)
+                return self._stop(note, "a result of one run was not found in the other")
         elif have_other_steps and not self._whole and not have_same_phases(a, b):
-            return self._stop(_OTHER_BOUNDARIES.format(here), is_judged=number > 0)
+            return self._stop(_OTHER_BOUNDARIES.format(here), "" if number else _OTHER_COUNTS.format(*self._counts))
         else:
             a, b = self._judge_matched(number, a, b)
         self._count(here, a, b)
@@ -228,10 +233,10 @@ class _RankJudge:
             self.found.nearest = nearest_names(a, b)
         return not self.found.suspects
 
-    def _stop(self, why: str, *, is_judged: bool = False) -> bool:
-        """Note why this step and later ones are not judged."""
-        self.found.notes.append(why)
-        self.found.is_judged = is_judged
+    def _stop(self, note: str, why: str) -> bool:
+        """Note why this step and later ones are not judged. `why` is the reason in short, if no step was judged."""
+        self.found.notes.append(note)
+        self.found.why = why
         return False
 
     def _count(self, step: int, a: Trace, b: Trace) -> None:
@@ -328,7 +333,11 @@ class _RankJudge:
         if agree(a, b, alignment, spread, graphs):
             of_graphs = {id(each) for each in graphs.suspects}
             counted = _OF_WHAT_IS_GIVEN - {"argument"} if self._whole else _OF_WHAT_IS_GIVEN
-            found.suspects = [each for each in found.suspects if each.kind in counted or id(each) in of_graphs]
+            found.suspects = [
+                each
+                for each in found.suspects
+                if id(each) in of_graphs or (each.kind in counted and not _is_given_elsewhere(a, b, each))
+            ]
         elif not found.suspects:
             found.suspects = unexplained(a, b, alignment, spread, graphs)
 
@@ -412,6 +421,24 @@ def _permuted_name(suspect: Suspect) -> str:
     assert suspect.b is not None
     record = suspect.b.inputs[suspect.slot]
     return record.source or record.argument or suspect.b.op.op_name
+
+
+def _is_given_elsewhere(a: Trace, b: Trace, suspect: Suspect) -> bool:
+    """Whether the data of a suspect are given to other operators of the same type, each in the other run: then operators of two lines were matched."""
+    one, other = suspect.a, suspect.b
+    if suspect.kind != "data" or one is None or other is None or suspect.slot not in one.inputs:
+        return False
+
+    def is_given(trace: Trace, op_type: str, record: TensorRecord) -> bool:
+        return any(
+            node.bare_type == op_type and slot not in node.makers and distance(record, given) == 0
+            for node in trace.nodes
+            for slot, given in node.inputs.items()
+        )
+
+    return is_given(a, one.bare_type, other.inputs[suspect.slot]) and is_given(
+        b, other.bare_type, one.inputs[suspect.slot]
+    )
 
 
 def _can_be_run(a: Trace, b: Trace) -> bool:

@@ -226,12 +226,22 @@ def _kind_of(record: TensorRecord) -> str:
 
 
 def _have_same_total(a: Sequence[End], b: Sequence[End], tolerance: float) -> bool:
-    """Whether both have the same number of elements and sum of squares. Of noise, only the magnitude is known."""
-    if sum(math.prod(record.shape) for _, record, _ in a) != sum(math.prod(record.shape) for _, record, _ in b):
+    """Whether both have the same number of elements, sum and sum of squares. Of noise, only the magnitude is known; a missing mean is not compared."""
+    size, other_size = (sum(math.prod(record.shape) for _, record, _ in ends) for ends in (a, b))
+    if size != other_size:
         return False
     total_a, total_b = (sum(norm_of(record) ** 2 for _, record, _ in ends) for ends in (a, b))
     noise = sum(norm_of(record) ** 2 for _, record, is_noise in (*a, *b) if is_noise)
-    return abs(total_a - total_b) <= _OF_SQUARES * tolerance * total_a + 2 * noise
+    if not abs(total_a - total_b) <= _OF_SQUARES * tolerance * total_a + 2 * noise:
+        return False
+    sum_a, sum_b = (sum(map(_sum_of, ends)) for ends in (a, b))
+    return not abs(sum_a - sum_b) > tolerance * math.sqrt(size * total_a) + 2 * math.sqrt(size * noise)
+
+
+def _sum_of(end: End) -> float:
+    """The sum of the elements; 0 for noise, and NaN if the mean is unknown."""
+    _, record, is_noise = end
+    return 0.0 if is_noise else float(record.statistics.get("avg", math.nan)) * math.prod(record.shape)
 
 
 def _parts_of(whole: End, candidates: Ends, tolerance: float) -> list[Output]:

@@ -173,17 +173,27 @@ class _Unexplained:
             partner = (self.alignment.b_of.get(place[0], -1), place[1])
             if partner not in left_b:
                 alone_a.append(place)
-            elif (
-                not self._trains and (self._updates or _is_given_to_writer(self.a, place)) and self._far(place, partner)
-            ):
-                # Operators of a function do not name the variables that they write, and training may compute its metrics more often
-                # in one mode, so these results are paired by value.
+            elif not self._trains and self._may_be_another(place) and self._far(place, partner):
+                # Operators of a function do not name the variables that they write, an `Identity` returns any value, and training may compute
+                # its metrics more often in one mode, so these results are paired by value.
                 doubtful.append((place, partner))
                 alone_a.append(place)
             else:
                 pairs.append((place, partner))
                 del left_b[partner]
         return pairs, doubtful, alone_a, list(left_b)
+
+    def _may_be_another(self, place: Place) -> bool:
+        """Whether the matched operator may return another result than this one of A, because its name and type do not identify the value."""
+        node = self.a.nodes[place[0]]
+        hands_on = _is_of_graph(node) and class_of(node.op.op_type) == "moves" and not self._have_same_names
+        return self._updates or hands_on or _is_given_to_writer(self.a, place)
+
+    @cached_property
+    def _have_same_names(self) -> bool:
+        """Whether most operators of the smaller run have the name of one in the other. In two modes of a program, names are made differently."""
+        names = [{node.op.op_name for node in trace.nodes} for trace in (self.a, self.b)]
+        return 2 * len(names[0] & names[1]) > min(map(len, names))
 
     def _pair_nearest(
         self,
@@ -240,7 +250,7 @@ class _Unexplained:
         epsilon = self._ways.epsilon(one, other)
         if not epsilon:
             return True
-        return found > self._most_of(epsilon)
+        return found > most_of(epsilon)
 
     def _has_other_shape(self, one: Place, other: Place) -> bool:
         """Whether two outputs have different shapes. False for PyTorch: its last views are unknown, and so are the shapes of results."""
@@ -277,11 +287,7 @@ class _Unexplained:
         if first is None or second is None or first.size < 2:
             return False
         found = unshaped_difference(np.sort(first, axis=None), np.sort(second, axis=None))
-        return found.relative <= self._most_of(self._ways.epsilon(one, other))
-
-    @staticmethod
-    def _most_of(epsilon: float) -> float:
-        return (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS) * epsilon
+        return found.relative <= most_of(self._ways.epsilon(one, other))
 
     def _is_spread(self, one: Place, other: Place, spread: tuple[float, float]) -> bool:
         """Whether rounding can explain the distance of two results. `spread` is how far it moves each. An infinite spread counts only if rounding moves
@@ -319,6 +325,11 @@ class _Unexplained:
         slot = other[1] if other[1] >= 0 else ~other[1]
         score = _units(math.inf if off is None else off, self._ways.epsilon(one, other))
         return Suspect("result", self.a.nodes[one[0]], self.b.nodes[other[0]], io, slot, score, what)
+
+
+def most_of(epsilon: float) -> float:
+    """How far rounding in this unit may move a result of a network, relative to its size."""
+    return (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS) * epsilon
 
 
 def _is_of_thread(node: Node) -> bool:

@@ -101,6 +101,42 @@ def test_a_compiled_function_is_not_divergent_from_the_same_function_run_eagerly
         assert "compiles" in "".join(result.notes)
 
 
+def scanned(values: Any, rate: float = 0.9) -> Any:
+    return jax.lax.scan(lambda carry, row: (carry * rate + row, jnp.tanh(carry)), values[0], values)
+
+
+def repeated(values: Any, rate: float = 1.1) -> Any:
+    return jax.lax.while_loop(lambda at: at[0] < 5, lambda at: (at[0] + 1, jnp.tanh(at[1] * rate)), (0, values))
+
+
+def log_sums_of_rows(values: Any, rate: float = 1.0) -> Any:
+    return jax.scipy.special.logsumexp(values * rate, 1)
+
+
+def spread_of_rows(values: Any, rate: float = 1.0) -> Any:
+    return jnp.var(values, 1) * rate, jnp.std(values, 0)
+
+
+def in_bfloat16(values: Any, rate: float = 1.0) -> Any:
+    return (values.astype(jnp.bfloat16) @ jnp.asarray(W, jnp.bfloat16)).astype(jnp.float32) * rate
+
+
+OF_ITERATIONS_AND_TYPES = [scanned, repeated, log_sums_of_rows, spread_of_rows, in_bfloat16]
+
+
+@pytest.mark.parametrize("function", OF_ITERATIONS_AND_TYPES, ids=lambda each: each.__name__)
+def test_statistics_of_a_compiled_function_are_compared_iteration_by_iteration_and_within_its_types(
+    function: Callable[..., Any], tmp_path: Path
+) -> None:
+    dumped(tmp_path / "a", lambda: function(jnp.asarray(X)), "statistic")
+    for name, rate in (("same", {}), ("other", {"rate": 1.5})):
+        dumped(tmp_path / name, lambda rate=rate: jax.jit(partial(function, **rate))(X), "statistic")  # type: ignore[misc]
+    same, other = (opdump.compare(tmp_path / "a", tmp_path / name) for name in ("same", "other"))
+    assert same.verdict in ("benign", "incomparable"), same.headline
+    assert other.verdict in ("divergent", "incomparable"), other.headline
+    assert "nothing of A was found" not in same.headline + other.headline
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_compiled_function_that_computes_something_else_is_never_benign(tmp_path: Path, *, turned: bool) -> None:
     programs: list[Program] = [
@@ -125,7 +161,7 @@ def test_a_compiled_run_of_other_steps_is_incomparable_and_says_why(tmp_path: Pa
         with opdump.capture(DumpPlan(path=tmp_path / name, saved_data="full")):
             steps(function)
     result = opdump.compare(tmp_path / "a", tmp_path / "b")
-    assert result.verdict == "incomparable"
+    assert result.headline.startswith("INCOMPARABLE: A has ")
     assert "dump.step()" in "".join(result.notes)
 
 

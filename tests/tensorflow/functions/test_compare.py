@@ -156,6 +156,23 @@ def test_a_program_in_another_mode_is_not_accused(
     assert result.verdict == "benign", result.headline
 
 
+@pytest.mark.parametrize("saved_data", ["full", "statistic"])
+@pytest.mark.parametrize("modes", PAIRS[:2])
+def test_values_that_are_only_handed_on_are_paired_by_value(
+    tmp_path: Path, modes: tuple[str, str], saved_data: SavedData
+) -> None:
+    def program(mode, factor=2.0):
+        def returned(x):
+            return x, x * factor, tf.identity(x), tf.identity(x * 3.0)
+
+        return lambda: MODES[mode](returned)(tf.constant(X))
+
+    first, second = (program(mode) for mode in modes)
+    same = compared(tmp_path / "same", first, second, saved_data)
+    assert same.verdict in ("benign", "identical"), same.headline
+    assert compared(tmp_path / "other", first, program(modes[1], 2.5), saved_data).verdict == "divergent"
+
+
 def test_calls_of_a_function_are_compared_with_the_one_step_of_the_eager_program(tmp_path: Path) -> None:
     result = compared(tmp_path, attention("eager"), attention("function"))
     assert "the runs have different step boundaries, so all steps of each were compared as one" in result.notes
