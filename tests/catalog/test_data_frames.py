@@ -12,10 +12,12 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from opdump.catalog.catalog import Catalog, open_dump, polars_frame
+from opdump.catalog.catalog import Catalog, PolarsFrames, open_dump
+from opdump.catalog.query import Asked
 from opdump.errors import NotInDumpError, PackageMissingError
 from opdump.plan import DumpPlan
 from opdump.records import OpRecord, TensorRecord
+from opdump.step_table import StepTable
 from opdump.testing import sample_step
 from tests.layouts.filing import file_steps
 
@@ -106,7 +108,8 @@ def test_no_tensor_is_an_empty_table_with_the_columns_of_the_facts(kind: str, tm
 
 def test_a_shape_that_no_tensor_has_is_a_row_all_the_same() -> None:
     op = OpRecord(op_type="a", op_name="a-op0", timestamp=1)
-    (row,) = polars_frame([TensorRecord(op, "output", 0, "float32", (2**40, 2**40))]).to_dicts()
+    record = TensorRecord(op, "output", 0, "float32", (2**40, 2**40))
+    (row,) = PolarsFrames(Asked(True)).frame(StepTable.of([op], [record])).to_dicts()
     assert (row["elements"], row["shape"]) == (None, [2**40, 2**40])
 
 

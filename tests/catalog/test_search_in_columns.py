@@ -1,4 +1,4 @@
-"""A name selects the same operators and tensors whether steps are searched in columns or as records."""
+"""A name selects the same operators and tensors in steps with a template as in single records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 import opdump
 from opdump.catalog.catalog import Catalog, TensorKeywords
 from opdump.errors import NotInDumpError
-from opdump.records import TensorRecord
+from opdump.records import OpRecord, TensorRecord
+from opdump.step_table import StepTable, StepTemplate
 
 STEPS = 8
 
@@ -57,6 +58,17 @@ NAMES = [
 ]
 
 
+def without_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, tables consist of single records."""
+    whole = Catalog.table
+
+    def table(self: Catalog, step: int, rank: int | None = None) -> StepTable[TensorRecord]:
+        found = whole(self, step, rank)
+        return StepTable.of([*found.ops], [*found.tensors], found.counted)
+
+    monkeypatch.setattr(Catalog, "table", table)
+
+
 def _facts(tensor: TensorRecord) -> object:
     told = tensor.io, tensor.slot, tensor.dtype, tensor.shape, tensor.source, dict(tensor.statistics)
     return asdict(tensor.op), told, None if tensor.payload is None else tensor.numpy().tolist()
@@ -64,7 +76,7 @@ def _facts(tensor: TensorRecord) -> object:
 
 @pytest.mark.parametrize("include_skipped", [False, True])
 @pytest.mark.parametrize("name", [*NAMES, None])
-def test_columns_and_records_agree(
+def test_templates_and_records_agree(
     dump: Path, name: str | None, include_skipped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found() -> list[object]:
@@ -74,22 +86,22 @@ def test_columns_and_records_agree(
         except NotInDumpError as error:
             return [str(error)]
 
-    in_columns = found()
-    monkeypatch.setattr(Catalog, "columns", lambda *_: None)
-    assert found() == in_columns
-    assert in_columns
+    with_templates = found()
+    without_templates(monkeypatch)
+    assert found() == with_templates
+    assert with_templates
 
 
 @pytest.mark.parametrize("which", [{"source": Path(__file__).name}, {"op_type": "tanh"}, {"graph": 1}, {"step": 6}])
-def test_columns_and_records_agree_on_combined_filters(
+def test_templates_and_records_agree_on_combined_filters(
     dump: Path, which: TensorKeywords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found() -> list[object]:
         return [_facts(each) for name in (None, "tanh") for each in opdump.open(dump).tensors(name, **which)]
 
-    in_columns = found()
-    monkeypatch.setattr(Catalog, "columns", lambda *_: None)
-    assert found() == in_columns
+    with_templates = found()
+    without_templates(monkeypatch)
+    assert found() == with_templates
 
 
 @pytest.mark.parametrize("occurrence", [None, 0, 1])
@@ -105,11 +117,11 @@ def test_one_operator_is_the_first_of_that_name(
             return str(error)
 
     names = [sigmoid, sigmoid.rpartition("/")[2], "sigmoid-op", "0.weight", "Parameter.0.weight"]
-    in_columns = [*map(found, names)]
-    monkeypatch.setattr(Catalog, "columns", lambda *_: None)
-    assert [*map(found, names)] == in_columns
-    assert "the nearest are" in in_columns[2]
-    assert (f"step {STEPS - 2}" in in_columns[0]) == (occurrence != 1)
+    with_templates = [*map(found, names)]
+    without_templates(monkeypatch)
+    assert [*map(found, names)] == with_templates
+    assert "the nearest are" in with_templates[2]
+    assert (f"step {STEPS - 2}" in with_templates[0]) == (occurrence != 1)
 
 
 def test_no_record_is_made_of_a_step_that_runs_what_an_earlier_one_ran(
@@ -117,13 +129,14 @@ def test_no_record_is_made_of_a_step_that_runs_what_an_earlier_one_ran(
 ) -> None:
     catalog = opdump.open(dump)
     made: list[int] = []
-    whole = Catalog._content
+    real = StepTable._tensor
 
-    def content(self: Catalog, rank: int, step: int) -> object:
-        made.append(step)
-        return whole(self, rank, step)
+    def tensor(self: StepTable[Any], template: StepTemplate, within: int, place: int, op: OpRecord, row: Any) -> Any:
+        made.append(op.step)
+        return real(self, template, within, place, op, row)
 
-    monkeypatch.setattr(Catalog, "_content", content)
+    monkeypatch.setattr(StepTable, "_tensor", tensor)
     with pytest.raises(NotInDumpError, match="nobody"):
         catalog.ops("nobody")
-    assert set(made) <= {STEPS - 1}  # the last step may be written in several batches
+    # The first steps differ in their memory, the second-to-last has another operator, and the last may be written in several batches.
+    assert set(made) <= {0, 1, 2, STEPS - 2, STEPS - 1}

@@ -1,8 +1,7 @@
-"""Checking steps in columns yields the same findings as checking their records, for any values and operators."""
+"""Checking the selected operators of a step yields the same findings as checking all of them, for any values and operators."""
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,54 +12,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import opdump
+from opdump.catalog.query import Execution, executions_of
 from opdump.checks import CHECKS, Checks, Thresholds
 from opdump.checks.nonfinite_lineage import Checked
-from opdump.checks.tensor_checks import TensorStats, stats_of
-from opdump.index.reader import BatchColumns
-from opdump.records import IO, OpRecord
+from opdump.checks.tensor_checks import TensorStats
+from opdump.records import IO, TensorRecord
 from opdump.reports.findings import ChosenOperators, check_dump
-from opdump.reports.text_format import StepRows
 from opdump.statistics import SummaryStatistics
+from opdump.step_table import StepTable
 from tests.checks.generated_dumps import INF, SUMMARIES, kinds, operators, write
 
 
-def by_records(path: Path) -> Checked:
+def of_all_operators(path: Path) -> Checked:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ChosenOperators, "can_choose", staticmethod(lambda: False))
+        patch.setattr(ChosenOperators, "can_choose", staticmethod(lambda _table: False))
         return check_dump(opdump.open(path), Thresholds())
 
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_what_is_found_in_columns_is_what_is_found_in_records(data: st.DataObject) -> None:
+def test_what_is_found_in_selected_operators_is_what_is_found_in_all(data: st.DataObject) -> None:
     program = data.draw(st.lists(operators, min_size=1, max_size=6))
     count = sum(len(each["tensors"]) for each in program)
     steps = data.draw(st.lists(st.lists(kinds, min_size=count, max_size=count), min_size=1, max_size=3))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "dump")
         write(path, program, steps)
-        assert check_dump(opdump.open(path), Thresholds()) == by_records(path)
-
-
-@settings(max_examples=100, deadline=None)
-@given(data=st.data())
-def test_the_rows_of_steps_are_those_of_their_records(data: st.DataObject) -> None:
-    program = data.draw(st.lists(operators, min_size=1, max_size=6))
-    count = sum(len(each["tensors"]) for each in program)
-    usual = st.just(["usual"] * count)  # such a step creates no records
-    steps = data.draw(st.lists(usual | st.lists(kinds, min_size=count, max_size=count), min_size=1, max_size=5))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "dump")
-        write(path, program, steps)
-        found = step_rows(opdump.open(path))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(opdump.Catalog, "columns", lambda *_: None)
-            assert found == step_rows(opdump.open(path))
-
-
-def step_rows(catalog: opdump.Catalog) -> list[list[str]]:
-    of_rank = StepRows(catalog, 0)
-    return [of_rank.row(step) for step in catalog.steps_of(0)]
+        assert check_dump(opdump.open(path), Thresholds()) == of_all_operators(path)
 
 
 def usual_operator(op_type: str, name: int, **tensor: Any) -> dict[str, Any]:
@@ -122,24 +100,21 @@ def test_an_operator_of_usual_numbers_counts_where_it_changes_what_is_known_of_o
     program, steps = USUAL_OPERATORS_THAT_COUNT[case]
     write(tmp_path / "dump", program, steps)
     catalog = opdump.open(tmp_path / "dump")
-    assert all(catalog.columns(step, 0) is not None for step in catalog.steps)
+    assert all(catalog.table(step, 0).template is not None for step in catalog.steps)
     found = check_dump(catalog, Thresholds())
-    assert found == by_records(tmp_path / "dump")
+    assert found == of_all_operators(tmp_path / "dump")
     monkeypatch.setattr(ChosenOperators, "of", unusual_operators_alone)
     assert check_dump(opdump.open(tmp_path / "dump"), Thresholds()) != found, "the case makes a difference"
 
 
-def unusual_operators_alone(_: ChosenOperators, columns: BatchColumns, __: Checks) -> Iterator[tuple[OpRecord, Any]]:
+def unusual_operators_alone(
+    _: ChosenOperators, table: StepTable[TensorRecord], __: Checks, ___: Checked
+) -> Iterator[Execution]:
     """What `of` would return if operators of ordinary values did not count."""
-    usual = SUMMARIES["usual"]
-    of_op: dict[int, list[Any]] = {}
-    ops, records = columns.records()
-    for record in records:
-        assert isinstance(record.statistics, SummaryStatistics)
-        of_op.setdefault(id(record.op), []).append((record, stats_of(record.statistics, math.prod(record.shape))))
-    for op in ops:
-        if any(record.statistics.summary != usual for record, _ in of_op[id(op)]):
-            yield op, of_op[id(op)]
+    for execution in executions_of(table):
+        statistics = [record.statistics for record in execution.tensors]
+        if any(isinstance(each, SummaryStatistics) and each.summary != SUMMARIES["usual"] for each in statistics):
+            yield execution
 
 
 def test_of_a_usual_step_the_checks_are_told_nothing(tmp_path: Path) -> None:
@@ -148,9 +123,8 @@ def test_of_a_usual_step_the_checks_are_told_nothing(tmp_path: Path) -> None:
     catalog, chosen = opdump.open(tmp_path / "dump"), ChosenOperators(Thresholds())
     told = []
     for step in catalog.steps:
-        columns = catalog.columns(step, 0)
-        assert columns is not None, "the step is read in columns"
-        told.append([op.op_type for op, _ in chosen.of(columns, Checks(Thresholds()))])
+        seen = chosen.of(catalog.table(step, 0), Checks(Thresholds()), Checked())
+        told.append([execution.op_type for execution in seen])
     assert told == [[], ["zeros_like"]]
 
 
@@ -186,8 +160,8 @@ def test_a_training_with_a_mask_and_a_parameter_that_becomes_nan_is_checked_alik
             optimizer.step()
     catalog = opdump.open(tmp_path / "dump")
     # Operators after the last step are written with it, as a separate batch.
-    assert all(catalog.columns(step, 0) is not None for step in catalog.steps[:-1])
+    assert all(catalog.table(step, 0).template is not None for step in catalog.steps[:-1])
     found = check_dump(catalog, Thresholds())
-    assert found == by_records(tmp_path / "dump")
+    assert found == of_all_operators(tmp_path / "dump")
     assert {"nan", "inf"} & {each.check for each in found.findings}
     assert found.histories

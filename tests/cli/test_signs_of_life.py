@@ -82,13 +82,13 @@ def test_every_command_that_reads_a_dump_says_that_it_is_at_work(
     command: tuple[str, ...], dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = Heard(monkeypatch)
-    read = IndexReader._filed
+    read = IndexReader.table
 
     def slowly(self: IndexReader, *arguments: Any) -> Any:
         heard.wait_for(f"opdump: {command[0]} has run for ")
         return read(self, *arguments)
 
-    monkeypatch.setattr(IndexReader, "_filed", slowly)
+    monkeypatch.setattr(IndexReader, "table", slowly)
     words = [each.replace("DUMP", str(dump)).replace("OUT", str(tmp_path / "out")) for each in command]
     ended = CliRunner().invoke(main, words)
     assert heard.lines, ended.output

@@ -13,17 +13,18 @@ import pytest
 
 import opdump
 from opdump.catalog.catalog import Catalog
+from opdump.comparison import memory, trace
 from opdump.comparison.judgement import Chain, judge
 from opdump.comparison.pairs import RepeatedStep
 from opdump.index.writer import RunFacts
 from opdump.kernels import Summary
-from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
 from opdump.records import IO, Frame, Memory, OpRecord, Phase, TensorRecord
 from opdump.reports.comparison import print_comparison
 from opdump.reports.table import Printer
 from opdump.statistics import SummaryStatistics
+from opdump.step_table import StepTable
 
 STEPS = 5
 LINE = (Frame("train.py", 3, "step", "y = f(x)"),)
@@ -138,15 +139,15 @@ def written(path: Path, factor: Factor, steps: int = STEPS) -> Path:
 
 @pytest.fixture
 def read_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The steps that were read as records."""
+    """The steps whose operators were all read."""
     steps: list[int] = []
-    step = RankTree.step
+    read = trace.read_traces
 
-    def told(tree: RankTree, number: int) -> Any:
-        steps.append(number)
-        return step(tree, number)
+    def told(catalog: Catalog, step: int, rank: int | None = None) -> list[trace.Trace]:
+        steps.append(step)
+        return read(catalog, step, rank)
 
-    monkeypatch.setattr(RankTree, "step", told)
+    monkeypatch.setattr(memory, "read_traces", told)
     return steps
 
 
@@ -180,9 +181,14 @@ def test_repeated_steps_are_judged_without_their_records(
     a, b = written(tmp_path / "a", exactly), written(tmp_path / "b", factor)
     found = opdump.compare(a, b)
     assert (found.verdict, sorted(set(read_steps))) == (verdict, records)
-    by_columns = said(found)
-    monkeypatch.setattr(Catalog, "columns", lambda *_, **__: None)
-    assert by_columns == said(opdump.compare(a, b))
+    whole = Catalog.table
+
+    def single_records(catalog: Catalog, step: int, rank: int | None = None) -> StepTable[TensorRecord]:
+        table = whole(catalog, step, rank)
+        return StepTable.of([*table.ops], [*table.tensors], table.counted)
+
+    monkeypatch.setattr(Catalog, "table", single_records)
+    assert said(found) == said(opdump.compare(a, b))
 
 
 def test_arguments_of_a_repeated_step_are_its_own(tmp_path: Path) -> None:

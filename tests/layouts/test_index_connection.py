@@ -114,11 +114,11 @@ def test_a_file_that_took_the_place_of_another_is_read_anew(tmp_path: Path) -> N
     root, other = _dump(tmp_path / "dump", 1), _dump(tmp_path / "other", 3)
     reader = IndexReader(index_file(root), root / "rank_0")
     (batch,) = reader.batches
-    assert reader.read(batch).tensors
+    assert reader.table(batch).tensors
     run_sql("DELETE FROM batches")(index_file(other))
     shutil.move(index_file(other), index_file(root))
     with pytest.raises(Exception, match="no longer holds batch"):
-        reader.read(batch)
+        reader.table(batch)
 
 
 def test_a_child_process_opens_its_own(tmp_path: Path) -> None:

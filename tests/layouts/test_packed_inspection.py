@@ -152,6 +152,6 @@ def test_damage_is_told_as_by_records(
     assert not sound.problems
     harm(elements(dump))
     found = check_dump(opdump.open(dump), Thresholds())
-    monkeypatch.setattr(ChosenOperators, "can_choose", staticmethod(lambda: False))
+    monkeypatch.setattr(ChosenOperators, "can_choose", staticmethod(lambda _table: False))
     assert found == check_dump(opdump.open(dump), Thresholds())
     assert found.problems

@@ -139,7 +139,7 @@ def test_a_template_serves_every_later_step(steps: list[list[TensorRecord]], cat
         batch = batches.of(list({id(tensor.op): tensor.op for tensor in tensors}.values()), tensors)
         if tensors is made[0]:
             tables = repeated_rows(batch, encoder, directory_of=_directory, written_as=_written_as)
-        files = {f"{_directory(batch.ops[rows.op])}/statistic.csv": rows.text(batch) for rows in tables}
+        files = {f"{_directory(batch.table.ops[rows.op])}/statistic.csv": rows.text(batch) for rows in tables}
         expected = _one_by_one(encoder, tensors)
         assert {path: encoder.header.encode() + text for path, text in files.items()} == expected
 
@@ -160,14 +160,14 @@ def _step(step: int) -> list[TensorRecord]:
     return [replace(tensor, slot=slot, op=op) for slot in range(2)]
 
 
-def test_a_step_that_repeats_the_last_has_its_pattern() -> None:
+def test_a_step_that_repeats_the_last_has_its_template() -> None:
     batches = Batches()
     first, second = (batches.of([tensors[0].op], tensors) for tensors in (_step(0), _step(1)))
-    assert second.pattern is first.pattern
-    assert second.timestamps == [11]
+    assert second.template is first.template
+    assert second.table.timestamps == [11]
     batches.forget()
     third = _step(2)
-    assert batches.of([third[0].op], third).pattern is not first.pattern
+    assert batches.of([third[0].op], third).template is not first.template
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_another_operator_is_another_pattern(changes: dict[str, Any]) -> None:
     first, second = _step(0), _step(1)
     op = replace(second[0].op, **changes)
     second = [replace(tensor, op=op) for tensor in second]
-    assert batches.of([second[0].op], second).pattern is not batches.of([first[0].op], first).pattern
+    assert batches.of([second[0].op], second).template is not batches.of([first[0].op], first).template
 
 
 @pytest.mark.parametrize("arguments", [{"stride": 2}, {}], ids=["others", "none"])
@@ -200,19 +200,19 @@ def test_other_arguments_are_told_by_the_batch(arguments: dict[str, Any]) -> Non
     op = replace(second[0].op, arguments=arguments)
     second = [replace(tensor, op=op) for tensor in second]
     filed = [batches.of([tensors[0].op], tensors) for tensors in (first, second, _step(2))]
-    assert len({id(batch.pattern) for batch in filed}) == 1
+    assert len({id(batch.template) for batch in filed}) == 1
     assert [batch.arguments for batch in filed] == [{}, {0: arguments}, {}]
 
 
 def test_a_step_that_repeats_one_before_the_last_has_its_pattern() -> None:
     batches = Batches()
-    patterns = []
+    templates = []
     for step, order in enumerate([1, 2, 3, 1, 2, 3]):
         op = replace(_step(step)[0].op, order=order)
-        patterns.append(batches.of([op], [replace(tensor, op=op) for tensor in _step(step)]).pattern)
-    assert len({*map(id, patterns[:3])}) == 3
-    assert [*map(id, patterns[3:])] == [*map(id, patterns[:3])]
-    assert {*map(id, batches.recent)} == {*map(id, patterns)}
+        templates.append(batches.of([op], [replace(tensor, op=op) for tensor in _step(step)]).template)
+    assert len({*map(id, templates[:3])}) == 3
+    assert [*map(id, templates[3:])] == [*map(id, templates[:3])]
+    assert {*map(id, batches.recent)} == {*map(id, templates)}
 
 
 @pytest.mark.parametrize(
@@ -234,19 +234,19 @@ def test_another_tensor_is_another_pattern(changes: dict[str, Any]) -> None:
     batches = Batches()
     first, second = _step(0), _step(1)
     second[1] = replace(second[1], **changes)
-    assert batches.of([second[0].op], second).pattern is not batches.of([first[0].op], first).pattern
+    assert batches.of([second[0].op], second).template is not batches.of([first[0].op], first).template
 
 
 def test_another_owner_of_a_tensor_is_another_pattern() -> None:
     batches = Batches()
-    patterns = []
+    templates = []
     for step, owner in ((0, 0), (1, 0), (2, 1)):
         tensors = _step(step)
         ops = [tensors[0].op, replace(tensors[0].op, op_name="Add-op1")]
         tensors[1] = replace(tensors[1], op=ops[owner])
-        patterns.append(batches.of(ops, tensors).pattern)
-    assert patterns[0] is patterns[1] is not patterns[2]
-    assert patterns[2].places == [0, 1]
+        templates.append(batches.of(ops, tensors).template)
+    assert templates[0] is templates[1] is not templates[2]
+    assert templates[2].places == [0, 1]
 
 
 def test_operators_of_two_steps_in_one_batch_keep_their_directories() -> None:

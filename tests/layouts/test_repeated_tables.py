@@ -93,13 +93,13 @@ def test_a_template_serves_every_later_step(steps: list[list[TensorRecord]]) -> 
                 groups.setdefault(id(tensor.op), []).append(tensor)
         whole = [group for group in groups.values() if any(tensor.data_size for tensor in group)]
         expected = [(group[0].op, encode_operator_csv(group, DEVICE_DEFAULT)) for group in whole]
-        if tables is None or batch.summaries is None:
-            found.append(not expected or batch.summaries is None)
+        if tables is None or not batch.table.has_summaries:
+            found.append(not expected or not batch.table.has_summaries)
             continue
-        assert [*zip([batch.ops[place] for place in tables.owners], tables.texts(batch), strict=True)] == expected
+        assert [*zip([batch.table.ops[place] for place in tables.owners], tables.texts(batch), strict=True)] == expected
         assert [*tables.names] == [op.op_name for op, _ in expected]
         for place, owner in zip(tables.neighbours, tables.owners, strict=True):
-            own, other = batch.ops[owner], batch.ops[place]
+            own, other = batch.table.ops[owner], batch.table.ops[place]
             assert (own.net_name, own.graph_id) == (other.net_name, other.graph_id)
     assert all(found)
 
@@ -155,7 +155,7 @@ def test_repeated_steps_leave_the_same_files(
     made: list[int] = []
 
     def counted(*args: Any) -> Any:
-        made.append(len(args[0].tensors))
+        made.append(len(args[0].table.tensors))
         return repeated_tables(*args)
 
     monkeypatch.setattr(writers, "repeated_tables", counted)

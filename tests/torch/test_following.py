@@ -22,7 +22,7 @@ from opdump.layouts.packed.reader import PackedPayload
 from opdump.recorder import Recorder
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics.table import STATISTICS
-from opdump.step_columns import BlockRun
+from opdump.step_table import TemplateRun
 from tests.torch.answers import answer_of, differences
 from tests.torch.repeating_programs import FOLLOWED, PROGRAMS, STEPS
 
@@ -248,7 +248,7 @@ def test_ctrl_c_while_followed_operators_are_handed_over_loses_none(
     is_armed = False
     struck = caught = 0
 
-    def add_run(self: Recorder, run: BlockRun) -> None:
+    def add_run(self: Recorder, run: TemplateRun) -> None:
         nonlocal is_armed, struck
         if is_armed:
             is_armed = False

@@ -37,7 +37,7 @@ from opdump.plan.selection import ModelFilter
 from opdump.plan.unmatched_names import ListMatches
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import IO, Frame, OpRecord, Phase, SkipReason
-from opdump.step_columns import OperatorSequence
+from opdump.step_table import StepTemplate
 
 # Operators of a graph, their names in MindSpore's layouts, which of them are recorded, and the runs of the graph.
 
@@ -243,9 +243,9 @@ class Block:
         for name in self._names:
             self._before.append(seen[name])
             seen[name] += 1
-        self._sequences: dict[tuple[object, ...], _Known] = {}
+        self._templates: dict[tuple[object, ...], _Known] = {}
 
-    def sequence(
+    def template(
         self,
         numbers: Sequence[int] | None,
         executions: dict[str, int],
@@ -255,7 +255,7 @@ class Block:
         graph_id: int,
         rank_id: int,
         device_id: int,
-    ) -> OperatorSequence:
+    ) -> StepTemplate:
         """The operators that are not skipped, for the current run. If nothing differs from another step, the same object is returned.
 
         `numbers` are the orders of all operators; None if these are their positions in the graph. `executions` counts the executions of each
@@ -272,15 +272,15 @@ class Block:
             numbers[0] if numbers else -1,
             occurrences[0] if occurrences else 0,
         )
-        known = self._sequences.get(key)
+        known = self._templates.get(key)
         if (
             known is None
             or known.numbers != numbers
             or known.occurrences != occurrences
             or known.called_at is not called_at
         ):
-            while len(self._sequences) * len(self.ran) > MOST_RECORDS:
-                del self._sequences[next(iter(self._sequences))]
+            while len(self._templates) * len(self.ran) > MOST_RECORDS:
+                del self._templates[next(iter(self._templates))]
             orders = [each.task_id for each in self.ran] if numbers is None else [numbers[at] for at in self.places]
             ops = [
                 OpRecord(
@@ -303,10 +303,10 @@ class Block:
                 for each, order, occurrence in zip(self.ran, orders, occurrences, strict=True)
             ]
             executed = {name: occurrence + 1 for name, occurrence in zip(self._names, occurrences, strict=True)}
-            known = _Known(OperatorSequence(ops, self.slots), numbers, occurrences, called_at, executed)
-            self._sequences[key] = known
+            known = _Known(StepTemplate(ops, self.slots), numbers, occurrences, called_at, executed)
+            self._templates[key] = known
         dict.update(executions, known.executed)
-        return known.sequence
+        return known.template
 
     def _slots(self) -> Iterator[tuple[int, IO, int, str, str, int]]:
         for number, place in enumerate(self.places):
@@ -318,7 +318,7 @@ class Block:
 
 
 class _Known(NamedTuple):
-    sequence: OperatorSequence
+    template: StepTemplate
     numbers: Sequence[int] | None
     occurrences: Sequence[int]
     called_at: Sequence[Frame]
@@ -473,7 +473,7 @@ class GraphRun:
         except Exception:  # noqa: BLE001  raised again when the tensor is read, and reported there
             return False
         order, before = self._order, dict(self._executions)
-        sequence = block.sequence(
+        template = block.template(
             None if order is None else list(islice(order, len(block.operators))),
             self._executions,
             self._called_at,
@@ -482,7 +482,7 @@ class GraphRun:
             rank_id=self._emitter.rank_id,
             device_id=self._device_id,
         )
-        if not self.recorder.take_block(sequence, self.step, self._emitter.timestamps(len(block.ran)), found):
+        if not self.recorder.take_block(template, self.step, self._emitter.timestamps(len(block.ran)), found):
             self._executions.clear()
             self._executions.update(before)
             return False

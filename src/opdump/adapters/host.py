@@ -24,7 +24,7 @@ from opdump.plan import DumpPlan
 from opdump.recorder import Elements, TensorSnapshot
 from opdump.records import Memory, SkipReason, StatisticValue
 from opdump.statistics import ElementStatistics, Extremes, device_extremes, has_device_extremes, have_device_extremes
-from opdump.step_columns import NO_SUMMARY, TensorFacts
+from opdump.step_table import NO_SUMMARY, TensorFacts
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -18,22 +18,26 @@ from __future__ import annotations
 import importlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+import numpy as np
+from numpy.typing import NDArray
+
 from opdump import amounts
 from opdump.amounts import html_table, repr_of
-from opdump.catalog.query import Asked, Execution, SourcePlace, choices_of, first_of, grouped, nearest_to
+from opdump.catalog.query import Asked, Execution, SourcePlace, choices_of, executions_of, first_of, nearest_to
 from opdump.doing import note
 from opdump.errors import CorruptDumpError, NotInDumpError, PackageMissingError
 from opdump.graph import Graph
-from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.index.runs import Run, RunChoice
-from opdump.layouts.base import ModelDirectories, Rank, StepContent, SupportsColumns, SupportsModels
+from opdump.kernels import Summary
+from opdump.layouts.base import ModelDirectories, Rank, SupportsInspectedSteps, SupportsModels
 from opdump.layouts.detect import read_ranks
 from opdump.records import IO, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import OWN
+from opdump.step_table import FactsByTemplate, StepTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,9 +81,9 @@ class Catalog:
     def __init__(self, path: Path, trees: Iterable[Rank]) -> None:
         self.path = path
         self._trees = {tree.rank_id: tree for tree in trees}
-        self._last: tuple[tuple[int, int], StepContent] | None = None
+        self._last: tuple[tuple[int, int], StepTable[TensorRecord]] | None = None
         self._lengths: dict[tuple[int, int], int] = {}
-        """Number of tensors with data in the steps that were read, by rank and step."""
+        """Number of tensors with data in the steps that were counted, by rank and step."""
 
     def __repr__(self) -> str:
         ranks = ", ".join(map(str, self.ranks[:3])) + (", ..." if len(self.ranks) > 3 else "")
@@ -97,11 +101,12 @@ class Catalog:
         return self.tensors()
 
     def __len__(self) -> int:
-        """Return the number of tensors that iterating yields. Steps that were not read before are read."""
+        """Return the number of tensors that iterating yields. Steps that were not counted before are read."""
+        length = FactsByTemplate(lambda table: sum(not each.skip and not each.op.skip for each in table.tensors))
         places = [(rank, step) for rank in self.ranks for step in self._trees[rank].steps]
-        for place in places:
-            if place not in self._lengths:
-                self._content(*place)
+        for rank, step in places:
+            if (rank, step) not in self._lengths:
+                self._lengths[rank, step] = length.of(self.table(step, rank))
         return sum(self._lengths[place] for place in places)
 
     def __bool__(self) -> bool:
@@ -184,6 +189,26 @@ class Catalog:
         Raises NotInDumpError, with the nearest names, if no operator matches `name`, and ConfigError for a `name-regex(...)` that cannot
         be used.
         """
+        asked = self.query(
+            name, step=step, rank=rank, graph=graph, op_type=op_type, source=source, include_skipped=include_skipped
+        )
+        return self._executions(step, rank, asked)
+
+    executions = ops
+    """The older name of `ops`."""
+
+    def query(
+        self,
+        name: str | None = None,
+        *,
+        step: int | None = None,
+        rank: int | None = None,
+        graph: int | None = None,
+        op_type: str | None = None,
+        source: str | None = None,
+        include_skipped: bool = False,
+    ) -> Asked:
+        """Return the query for the operators that `ops` returns for these arguments. It raises the same errors."""
         asked = Asked(include_skipped) if name is None else self._meant(name, step, rank, include_skipped)
         if (graph, op_type, source) != (None, None, None):
             place, meant = None if source is None else SourcePlace(source), asked.is_meant
@@ -196,10 +221,7 @@ class Catalog:
                     and (meant is None or meant(execution))
                 ),
             )
-        return self._executions(step, rank, asked)
-
-    executions = ops
-    """The older name of `ops`."""
+        return asked
 
     def _meant(self, name: str, step: int | None, rank: int | None, include_skipped: bool) -> Asked:
         """Return the meaning of a name. Raises NotInDumpError, with the nearest names, if it has none."""
@@ -218,13 +240,12 @@ class Catalog:
             found = first_of(choices, executions)
             return found, () if found < len(choices) else [execution.op.op_name for execution in executions]
 
-        of_columns = FactsByProgram(lambda columns: looked_at(list(grouped(*columns.records()))))
+        of_table = FactsByTemplate(lambda table: looked_at(list(executions_of(table))))
         best = len(choices)
         names: dict[str, None] = {}
         last: Sequence[str] = ()
         for number, one in self._places(step, rank):
-            columns = self.columns(one, number)
-            first, ran = looked_at(list(self._recorded(number, one))) if columns is None else of_columns.of(columns)
+            first, ran = of_table.of(self.table(one, number))
             best = min(best, first)
             if best < len(choices) and choices[best].suffices:
                 break
@@ -234,30 +255,35 @@ class Catalog:
         return best, list(names)
 
     def _executions(self, step: int | None, rank: int | None, asked: Asked) -> Iterator[Execution]:
-        chosen = FactsByProgram(lambda columns: asked.places(grouped(*columns.records())))
+        chosen = FactsByTemplate(lambda table: asked.places(executions_of(table)))
         for number, one in self._places(step, rank):
-            columns = None if asked.is_meant is None else self.columns(one, number)
-            executions = (
-                self._recorded(number, one)
-                if columns is None
-                else (Execution(op, tuple(tensors)) for op, tensors in map(columns.operator, chosen.of(columns)))
-            )
+            table = self.table(one, number)
+            if asked.is_meant is None or table.template is None:
+                executions = executions_of(table)
+            else:
+                executions = (Execution(op, tuple(tensors)) for op, tensors in map(table.execution, chosen.of(table)))
             yield from filter(None, map(asked.of, executions))
 
-    def _recorded(self, rank: int, step: int) -> Iterator[Execution]:
-        content = self._content(rank, step)
-        return grouped(content.ops, content.tensors)
-
-    def columns(self, step: int, rank: int | None = None, *, inspected: bool = False) -> BatchColumns | None:
-        """Return a step in columns, or None if it must be read as records. `inspected`: also None if only the records show damaged elements."""
+    def table(self, step: int, rank: int | None = None) -> StepTable[TensorRecord]:
+        """Return all operators and tensors of a step. The default is the lowest rank. The last table is cached."""
         tree = self._tree(rank)
-        return tree.columns(step, inspected=inspected) if isinstance(tree, SupportsColumns) else None
+        if self._last is None or self._last[0] != (tree.rank_id, step):
+            note("reading step", step, "of rank", tree.rank_id, "in", self.path)
+            self._last = ((tree.rank_id, step), tree.step(step))
+        return self._last[1]
+
+    def has_intact_elements(self, table: StepTable[TensorRecord], rank: int | None = None) -> bool:
+        """Return whether all files of elements of a step are known to be undamaged, as far as that is visible without reading them."""
+        if table.template is None:
+            return False
+        tree = self._tree(rank)
+        return not table.files or (isinstance(tree, SupportsInspectedSteps) and tree.has_intact_elements(table))
 
     def counted(self, step: int, rank: int | None = None) -> Mapping[SkipReason, int]:
         """Return the number of operators without data that ran in a step and are listed in an earlier one, by reason. The default is the lowest
         rank.
         """
-        return self._content(self._tree(rank).rank_id, step).counted
+        return self.table(step, rank).counted
 
     def tensors(
         self,
@@ -287,7 +313,10 @@ class Catalog:
 
     def to_polars(self, name: str | None = None, **which: Unpack[TensorKeywords]) -> pl.DataFrame:
         """Return the same as a DataFrame of polars."""
-        return polars_frame(self.tensors(name, **which))
+        step, rank = which.get("step"), which.get("rank")
+        others: dict[str, Any] = {each: value for each, value in which.items() if each != "io"}
+        frames = PolarsFrames(self.query(name, **others), which.get("io"))
+        return joined_frames(frames.frame(self.table(one, number)) for number, one in self._places(step, rank))
 
     def find(
         self,
@@ -360,15 +389,6 @@ class Catalog:
             for one in self._trees[number].steps if step is None else (step,):
                 yield number, one
 
-    def _content(self, rank: int, step: int) -> StepContent:
-        # The last content is cached, because it is often requested again.
-        if self._last is None or self._last[0] != (rank, step):
-            note("reading step", step, "of rank", rank, "in", self.path)
-            content = self._trees[rank].step(step)
-            self._last = ((rank, step), content)
-            self._lengths[rank, step] = sum(not record.skip and not record.op.skip for record in content.tensors)
-        return self._last[1]
-
     def _tree(self, rank: int | None) -> Rank:
         number = self.ranks[0] if rank is None else rank
         if number not in self._trees:
@@ -409,27 +429,90 @@ _LARGEST: Final = 2**63 - 1
 def pandas_frame(tensors: Iterable[TensorRecord]) -> pd.DataFrame:
     """Return the table as a DataFrame of pandas. Raises PackageMissingError if pandas is not installed."""
     package = _package("pandas")
-    columns = _columns(tensors)
+    records = list(tensors)
+    columns, statistics = _facts_of(records), [dict(record.statistics) for record in records]
+    for name in _ordered(set().union(*statistics)):
+        columns[name] = statistic_column(name, [values.get(name) for values in statistics])
     columns["line"] = package.array(columns["line"], dtype="Int64")
     frame: pd.DataFrame = package.DataFrame(columns)
     return frame
 
 
-def polars_frame(tensors: Iterable[TensorRecord]) -> pl.DataFrame:
-    """Return the table as a DataFrame of polars. Raises PackageMissingError if polars is not installed."""
+class PolarsFrames:
+    """Builds the rows of steps as DataFrames of polars. Facts are computed once per template, and numbers come directly from the summaries."""
+
+    def __init__(self, asked: Asked, io: IO | None = None) -> None:
+        """`asked` selects operators, and `io` only their inputs or only their outputs. Raises PackageMissingError if polars is not installed."""
+        self._polars = _package("polars")
+        self._asked = asked
+        self._io = io
+        self._facts = FactsByTemplate(self._facts_of)
+
+    def frame(self, table: StepTable[TensorRecord]) -> pl.DataFrame:
+        """Return the rows of a step. Columns of statistics that no tensor has are missing."""
+        tensors, facts = self._facts.of(table)
+        if not len(tensors):
+            return facts
+        statistics = {each.name: each for each in self._of_summaries(table, tensors)}
+        for each in self._others(table, tensors.tolist()):
+            known = statistics.get(each.name)
+            statistics[each.name] = (
+                each if known is None else self._polars.select(self._polars.coalesce(each, known)).to_series()
+            )
+        step = self._polars.lit(table.step, dtype=self._polars.Int64).alias("step")
+        return facts.with_columns(step, *(statistics[name] for name in _ordered(statistics)))
+
+    def _facts_of(self, table: StepTable[TensorRecord]) -> tuple[NDArray[np.intp], pl.DataFrame]:
+        """Return the index of the tensor of each row, and the columns without statistics."""
+        places = {id(tensor): place for place, tensor in enumerate(table.tensors)}
+        tensors = [
+            (places[id(tensor)], tensor)
+            for execution in executions_of(table)
+            if self._asked.of(execution) is not None
+            for tensor in execution.tensors
+            if (self._asked.include_skipped or not tensor.skip) and self._io in (None, tensor.io)
+        ]
+        whole, text = self._polars.Int64, self._polars.String
+        kinds = dict.fromkeys(FACTS, text)
+        kinds |= dict.fromkeys(("rank", "step", "order", "occurrence", "line", "slot", "elements"), whole)
+        kinds["shape"] = self._polars.List(whole)
+        frame: pl.DataFrame = self._polars.DataFrame(_facts_of(tensor for _, tensor in tensors), schema=kinds)
+        return np.array([place for place, _ in tensors], np.intp), frame
+
+    def _of_summaries(self, table: StepTable[TensorRecord], tensors: NDArray[np.intp]) -> Iterator[pl.Series]:
+        given = table.with_summary[tensors]
+        if not given.any():
+            return
+        summaries = Summary(*np.where(given[:, None], table.summaries[tensors], 0.0).T)
+        is_given = self._polars.Series(given)
+        for name, each in OWN.items():
+            of_summaries = each.of_summaries or each.of_summary
+            if of_summaries is not None:
+                values = np.ascontiguousarray(of_summaries(summaries))
+                series = self._polars.Series(name, values.astype(np.int64) if each.kind is int else values)
+                if not given.all():
+                    chosen = self._polars.when(is_given).then(series).otherwise(None).alias(name)
+                    series = self._polars.select(chosen).to_series()
+                yield series
+
+    def _others(self, table: StepTable[TensorRecord], tensors: Sequence[int]) -> Iterator[pl.Series]:
+        """Yield the statistics that are not in the summaries, without those that no tensor has."""
+        of_tensors = [table.others.get(tensor, {}) for tensor in tensors] if table.others else []
+        for name in set().union(*of_tensors):
+            values = [each.get(name) for each in of_tensors]
+            yield self._polars.Series(name, statistic_column(name, values), dtype=polars_kind(name, values))
+
+
+def joined_frames(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of all frames. They may differ in their statistics, and in the types of those of a package."""
     package = _package("polars")
-    columns = _columns(tensors)
-    whole, text = package.Int64, package.String
-    kinds = dict.fromkeys(columns, text)
-    kinds |= dict.fromkeys(("rank", "step", "order", "occurrence", "line", "slot", "elements"), whole)
-    kinds |= {name: polars_kind(name, columns[name]) for name in columns if name not in FACTS}
-    kinds["shape"] = package.List(whole)
-    frame: pl.DataFrame = package.DataFrame(columns, schema=kinds)
-    return frame
+    empty = PolarsFrames(Asked(include_skipped=True)).frame(StepTable.of((), ()))
+    joined: pl.DataFrame = package.concat([empty, *(each for each in frames if each.height)], how="diagonal_relaxed")
+    return joined.select(*FACTS, *_ordered(set(joined.columns).difference(FACTS)))
 
 
 def polars_kind(name: str, column: Iterable[StatisticValue | None]) -> Any:
-    """Return the type of a column of `polars_frame` with these values of a statistic."""
+    """Return the type of a column of polars with these values of a statistic."""
     package = _package("polars")
     return {float: package.Float64, int: package.Int64, str: package.String}[_kind_of(name, column)]
 
@@ -440,10 +523,9 @@ def statistic_column(name: str, values: Sequence[StatisticValue | None]) -> list
     return [value if value is None else kind(value) for value in values] if kind is not int else [*values]
 
 
-def _columns(tensors: Iterable[TensorRecord]) -> dict[str, list[Any]]:
+def _facts_of(tensors: Iterable[TensorRecord]) -> dict[str, list[Any]]:
+    """Return the columns without statistics."""
     rows: list[tuple[Any, ...]] = []
-    statistics: list[dict[str, Any]] = []
-    found: set[str] = set()
     last, of_op = None, ()
     for record in tensors:
         op = record.op
@@ -457,15 +539,12 @@ def _columns(tensors: Iterable[TensorRecord]) -> dict[str, list[Any]]:
         elements = math.prod(shape)
         count = elements if elements <= _LARGEST else None  # a damaged dump may have such a shape
         rows.append((*of_op, record.io, record.slot, record.argument, record.dtype, shape, count, record.source))
-        values = dict(record.statistics)
-        found.update(values)
-        statistics.append(values)
-    columns = (
-        dict(zip(FACTS, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in FACTS}
-    )
-    for name in (*(name for name in OWN if name in found), *sorted(found.difference(OWN, FACTS))):
-        columns[name] = statistic_column(name, [values.get(name) for values in statistics])
-    return columns
+    return dict(zip(FACTS, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in FACTS}
+
+
+def _ordered(names: Collection[str]) -> list[str]:
+    """Return the names of statistics in the order of their columns: those of packages come last."""
+    return [*(name for name in OWN if name in names), *sorted(set(names).difference(OWN, FACTS))]
 
 
 def _kind_of(name: str, column: Iterable[StatisticValue | None]) -> type[StatisticValue]:

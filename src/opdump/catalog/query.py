@@ -14,6 +14,7 @@ from opdump.checks.not_finite import has_only_negative_infinities, not_finite, w
 from opdump.op_types import is_called
 from opdump.plan import KernelPattern
 from opdump.records import OpRecord, TensorRecord, format_statistic, shown_shape
+from opdump.step_table import StepTable
 
 _SHOWN: Final = ("max", "min", "avg", "l2norm", "nan count", "negative inf count", "positive inf count")
 
@@ -133,12 +134,12 @@ def first_of(choices: Sequence[Asked], executions: Iterable[Execution]) -> int:
     return best
 
 
-def grouped(ops: Iterable[OpRecord], tensors: Iterable[TensorRecord]) -> Iterator[Execution]:
+def executions_of(table: StepTable[TensorRecord]) -> Iterator[Execution]:
     """Yield the operators of a step with their tensors."""
     by_operator: dict[int, list[TensorRecord]] = {}
-    for tensor in tensors:
+    for tensor in table.tensors:
         by_operator.setdefault(id(tensor.op), []).append(tensor)
-    for op in ops:
+    for op in table.ops:
         yield Execution(op, tuple(by_operator.get(id(op), ())))
 
 

@@ -44,14 +44,14 @@ from opdump.comparison.differences import (
 )
 from opdump.comparison.nodes import Node
 from opdump.comparison.step_statistics import Bools, Floats, Places, rows_apart
-from opdump.comparison.trace import Model, RepeatedTrace, StepNumbers, Trace, has_elements, repeated
+from opdump.comparison.trace import Model, RepeatedTrace, Trace, has_elements, repeated
 from opdump.comparison.value_matching import ValueKind
 from opdump.errors import ConfigError, DumpPathError
-from opdump.index.reader import BatchColumns, Program
 from opdump.kernels import SUMMARY_FIELDS, PairMetrics, compare_pair
 from opdump.metrics import AddedMetrics
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
+from opdump.step_table import StepTable, StepTemplate
 
 _EXECUTION: Final = re.compile(r"(.*) #(\d{1,18})")
 _NUMBER: Final = re.compile(r"\d{1,18}")
@@ -567,8 +567,8 @@ class RepeatedStep:
     """
 
     pair: RepeatedPair
-    a: StepNumbers
-    b: StepNumbers
+    a: StepTable[TensorRecord]
+    b: StepTable[TensorRecord]
     identical: Bools
     """For each pair of outputs, whether they are identical."""
     by_statistics: int
@@ -583,14 +583,14 @@ class RepeatedStep:
     def of(cls, pair: RepeatedPair, a: RepeatedTrace, b: RepeatedTrace) -> RepeatedStep:
         """Compare all outputs of two steps that repeat the pair."""
         one, other = a.columns.at(pair.rows_a), b.columns.at(pair.rows_b)
-        summaries_a = a.numbers.summaries[pair.a.rows[pair.rows_a]]
-        summaries_b = b.numbers.summaries[pair.b.rows[pair.rows_b]]
+        summaries_a = a.table.summaries[pair.a.rows[pair.rows_a]]
+        summaries_b = b.table.summaries[pair.b.rows[pair.rows_b]]
         distances = rows_apart(one, other)
         same = _same(summaries_a[:, :_COUNTS_AND_ENDS], summaries_b[:, :_COUNTS_AND_ENDS])
         identical = np.isnan(distances) | ((distances == 0) & same & _same(one.numbers, other.numbers))
         identical[pair.always_identical] = True
         told = ~np.isnan(distances) & (one.sizes == other.sizes) & (one.sizes > 0)
-        return cls(pair, a.numbers, b.numbers, identical, int(np.count_nonzero(told)))
+        return cls(pair, a.table, b.table, identical, int(np.count_nonzero(told)))
 
     def __len__(self) -> int:
         return len(self.identical)
@@ -629,20 +629,18 @@ class Repeats:
 
     def __init__(self, a: Catalog, b: Catalog, rank: int) -> None:
         self._a, self._b, self._rank = a, b, rank
-        self._pairs: dict[tuple[Program, Program], RepeatedPair] = {}
-        self._read: tuple[BatchColumns, BatchColumns] | None = None
+        self._pairs: dict[tuple[StepTemplate | None, StepTemplate | None], RepeatedPair] = {}
+        self._read: tuple[StepTable[TensorRecord], StepTable[TensorRecord]] | None = None
         """The steps of the last call of `of`."""
 
     def of(self, step_a: int, step_b: int) -> tuple[RepeatedPair, RepeatedTrace, RepeatedTrace] | None:
         """The pair that two steps repeat, with their traces; None if they repeat none."""
-        a, b = _summaries_alone(self._a, step_a, self._rank), _summaries_alone(self._b, step_b, self._rank)
-        self._read = None if a is None or b is None else (a, b)
-        if a is None or b is None:
-            return None
-        pair = self._pairs.get((a.pattern.program, b.pattern.program))
+        a, b = self._a.table(step_a, self._rank), self._b.table(step_b, self._rank)
+        self._read = (a, b) if _has_only_summaries(a) and _has_only_summaries(b) else None
+        pair = None if self._read is None else self._pairs.get((a.template, b.template))
         if pair is None:
             return None
-        return pair, repeated(pair.a, StepNumbers.of(a)), repeated(pair.b, StepNumbers.of(b))
+        return pair, repeated(pair.a, a), repeated(pair.b, b)
 
     def add(self, a: Trace, b: Trace, alignment: Alignment) -> RepeatedStep | None:
         """Register the steps of the last call of `of`, in which no operator introduced a difference, so that later steps may repeat them. None if
@@ -651,20 +649,17 @@ class Repeats:
         if self._read is None:
             return None
         one, other = self._read
-        numbers_a, numbers_b = StepNumbers.of(one), StepNumbers.of(other)
-        model_a = Model.of(a, one.pattern.program, numbers_a)
-        model_b = Model.of(b, other.pattern.program, numbers_b)
+        model_a, model_b = Model.of(a, one), Model.of(b, other)
         if model_a is None or model_b is None:
             return None
         pair = RepeatedPair.of(model_a, model_b, alignment)
-        self._pairs[one.pattern.program, other.pattern.program] = pair
-        return RepeatedStep.of(pair, repeated(model_a, numbers_a), repeated(model_b, numbers_b))
+        self._pairs[one.template, other.template] = pair
+        return RepeatedStep.of(pair, repeated(model_a, one), repeated(model_b, other))
 
 
-def _summaries_alone(catalog: Catalog, step: int, rank: int) -> BatchColumns | None:
-    """The columns of a step with only summaries; None if it has more."""
-    columns = catalog.columns(step, rank)
-    return None if columns is None or columns.files or columns.statistics else columns
+def _has_only_summaries(table: StepTable[TensorRecord]) -> bool:
+    """Whether a step is one run of a template, and has nothing besides summaries."""
+    return table.template is not None and not table.files and not table.others
 
 
 def _outputs(a: Trace, b: Trace, alignment: Alignment) -> Iterator[tuple[int, int, Outputs]]:

@@ -21,11 +21,9 @@ from opdump.comparison.nodes import Node, reachable, scope_of, storages_of
 from opdump.comparison.step_statistics import Columns, Floats, Places, StepRows, columns_of, columns_of_summaries
 from opdump.errors import CorruptDumpError
 from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, PYNATIVE
-from opdump.index.reader import BatchColumns, Program
-from opdump.kernels import Summary
 from opdump.plan.unmatched_names import nearest
-from opdump.records import Memory, OpRecord, StatisticValue, TensorRecord
-from opdump.statistics import SummaryStatistics
+from opdump.records import Memory, OpRecord, TensorRecord
+from opdump.step_table import StepTable
 
 # MindSpore's compiled code passes numbers to operators as tensors, and PyNative mode as arguments. In compiled code the third input of a
 # BiasAdd is a tensor (`input.2 int64 () data-1`); here it becomes the argument {"2": 0}.
@@ -425,21 +423,6 @@ def leaf_name(record: TensorRecord) -> str:
 # A step that repeats an earlier one. Its nodes are created on access, from the nodes of the earlier step and columns of numbers.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepNumbers:
-    """The numbers in which a step differs from the one that it repeats, in the order of the index."""
-
-    step: int
-    timestamps: Places
-    arguments: Sequence[Mapping[str, Any]]
-    summaries: Floats
-
-    @classmethod
-    def of(cls, batch: BatchColumns) -> StepNumbers:
-        """Return the numbers of a step that is stored as one batch."""
-        return cls(batch.step, batch.timestamps, batch.pattern.arguments, batch.summaries)
-
-
 @dataclass(frozen=True, eq=False)
 class Model:
     """A step that others repeat, with the positions of its operators and tensors in the index."""
@@ -453,10 +436,12 @@ class Model:
     """For each parameter at the end of the step, the position of its record and the row of its summary."""
 
     @classmethod
-    def of(cls, trace: Trace, program: Program, numbers: StepNumbers) -> Model | None:
-        """Create the model of a step that is stored as one batch. Return None if the trace contains anything else."""
-        places = {time: place for place, time in enumerate(numbers.timestamps.tolist())}
-        rows = {slot: row for row, slot in enumerate(program.slots)}
+    def of(cls, trace: Trace, table: StepTable[TensorRecord]) -> Model | None:
+        """Create the model of a step. Return None if the trace contains anything that is not in its table."""
+        if table.template is None:
+            return None
+        places = {time: place for place, time in enumerate(table.timestamps)}
+        rows = {slot[:3]: row for row, slot in enumerate(table.template.slots)}
         of_nodes = [places.get(node.op.timestamp, -1) for node in trace.nodes]
         of_tensors = [
             *(rows.get((of_nodes[index], "output", slot), -1) for index, slot in trace.rows.outputs),
@@ -490,7 +475,7 @@ class RepeatedTrace(Trace):
     """A step that repeats another."""
 
     model: Model = field(kw_only=True)
-    numbers: StepNumbers = field(kw_only=True)
+    table: StepTable[TensorRecord] = field(kw_only=True)
 
     @cached_property
     def rows(self) -> StepRows:
@@ -501,19 +486,19 @@ class RepeatedTrace(Trace):
     def columns(self) -> Columns:
         """The statistics of all outputs, followed by those of all inputs."""
         return columns_of_summaries(
-            self.numbers.summaries[self.model.rows], self.model.sizes, captured=self.model.captured
+            self.table.summaries[self.model.rows], self.model.sizes, captured=self.model.captured
         )
 
 
-def repeated(model: Model, numbers: StepNumbers) -> RepeatedTrace:
-    """Return the step that repeats `model` with these numbers."""
-    nodes, finals = _Nodes(model, numbers), _Finals(model, numbers)
-    return RepeatedTrace(numbers.step, model.trace.rank, nodes, finals, model=model, numbers=numbers)
+def repeated(model: Model, table: StepTable[TensorRecord]) -> RepeatedTrace:
+    """Return the step that repeats `model` with the numbers of this table."""
+    nodes, finals = _Nodes(model, table), _Finals(model, table)
+    return RepeatedTrace(table.step, model.trace.rank, nodes, finals, model=model, table=table)
 
 
 class _Nodes(Sequence[Node]):
-    def __init__(self, model: Model, numbers: StepNumbers) -> None:
-        self._model, self._numbers = model, numbers
+    def __init__(self, model: Model, table: StepTable[TensorRecord]) -> None:
+        self._model, self._table = model, table
         self._made: dict[int, Node] = {}
 
     def __len__(self) -> int:
@@ -533,23 +518,23 @@ class _Nodes(Sequence[Node]):
         return node
 
     def _make(self, like: Node) -> Node:
-        model, numbers = self._model, self._numbers
-        op = _executed(like.op, model.places[like.index], numbers)
+        model, table = self._model, self._table
+        op = _executed(like.op, model.places[like.index], table)
         of_output, of_input = model.trace.rows.of_output, model.trace.rows.of_input
         inputs = {
-            slot: _recorded(record, op, int(model.rows[of_input[like.index, slot]]), numbers)
+            slot: _recorded(record, op, int(model.rows[of_input[like.index, slot]]), table)
             for slot, record in like.inputs.items()
         }
         outputs = {
-            slot: _recorded(record, op, int(model.rows[of_output[like.index, slot]]), numbers)
+            slot: _recorded(record, op, int(model.rows[of_output[like.index, slot]]), table)
             for slot, record in like.outputs.items()
         }
         return replace(like, op=op, inputs=inputs, outputs=outputs)
 
 
 class _Finals(Mapping[str, TensorRecord]):
-    def __init__(self, model: Model, numbers: StepNumbers) -> None:
-        self._model, self._numbers = model, numbers
+    def __init__(self, model: Model, table: StepTable[TensorRecord]) -> None:
+        self._model, self._table = model, table
 
     def __len__(self) -> int:
         return len(self._model.finals)
@@ -560,19 +545,16 @@ class _Finals(Mapping[str, TensorRecord]):
     def __getitem__(self, name: str, /) -> TensorRecord:
         place, row = self._model.finals[name]
         record = self._model.trace.finals[name]
-        return _recorded(record, _executed(record.op, place, self._numbers), row, self._numbers)
+        return _recorded(record, _executed(record.op, place, self._table), row, self._table)
 
 
-def _executed(op: OpRecord, place: int, numbers: StepNumbers) -> OpRecord:
-    times, arguments = numbers.timestamps, numbers.arguments
-    return replace(op, step=numbers.step, timestamp=int(times[place]), arguments=arguments[place])
+def _executed(op: OpRecord, place: int, table: StepTable[TensorRecord]) -> OpRecord:
+    other = table.op(place)
+    return replace(op, step=other.step, timestamp=other.timestamp, arguments=other.arguments)
 
 
-def _recorded(record: TensorRecord, op: OpRecord, row: int, numbers: StepNumbers) -> TensorRecord:
-    summary = Summary(*numbers.summaries[row].tolist())
-    nothing: Mapping[str, StatisticValue] = {}
-    has_none = summary.count != summary.count
-    return replace(record, op=op, statistics=nothing if has_none else SummaryStatistics(summary))
+def _recorded(record: TensorRecord, op: OpRecord, row: int, table: StepTable[TensorRecord]) -> TensorRecord:
+    return replace(record, op=op, statistics=table.tensor(row, op).statistics)
 
 
 # Infers makers in dumps that do not record them, such as device dumps. The maker of an input is the latest earlier output with the same bits

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from opdump.errors import DumpPathError, NotInDumpError, OpdumpError
 from opdump.index.runs import Run
 from opdump.index.writer import RunFacts
-from opdump.layouts.base import StepContent, open_writer
+from opdump.layouts.base import open_writer
 from opdump.layouts.detect import read_ranks
 from opdump.layouts.mindspore_sync.files import PARAMETER
 from opdump.layouts.mindspore_sync.reader import RankTree
@@ -24,6 +24,7 @@ from opdump.layouts.packed.reader import PackedRank
 from opdump.plan import DumpPlan, FileFormat
 from opdump.plan.layouts import facts_of
 from opdump.records import TensorRecord
+from opdump.step_table import StepTable
 
 Progress = Callable[[str, int, int], None]
 """Called with what is done, the number of finished steps and of all steps."""
@@ -132,12 +133,12 @@ def _plan_of(run: Run, out: Path, layout: str, file_format: FileFormat) -> DumpP
     return DumpPlan.from_json(json.dumps({**run.plan, **changed}))
 
 
-def _without_values(content: StepContent) -> StepContent:
+def _without_values(table: StepTable[TensorRecord]) -> StepTable[TensorRecord]:
     """The step without values that no operator made, for layouts without a place for them."""
-    return replace(
-        content,
-        ops=tuple(op for op in content.ops if op.op_type != PARAMETER),
-        tensors=tuple(record for record in content.tensors if record.op.op_type != PARAMETER),
+    return StepTable.of(
+        [op for op in table.ops if op.op_type != PARAMETER],
+        [record for record in table.tensors if record.op.op_type != PARAMETER],
+        table.counted,
     )
 
 
@@ -192,18 +193,18 @@ class _RankUnpacking:
             if record.payload is not None and number.isdecimal() and self._is_readable(record):
                 self._counts.tensors += self._writer.write_constant(int(number), record) is not None
 
-    def _write_step(self, step: int, content: StepContent) -> None:
+    def _write_step(self, step: int, table: StepTable[TensorRecord]) -> None:
         writer = self._writer
         if not self._plan.layout_facts.values:
-            content = _without_values(content)
+            table = _without_values(table)
         if self._plan.save_kernel_args:
             for op in {
-                (op.graph_id, op.op_name): op for op in reversed(content.ops) if op.arguments and not op.skip
+                (op.graph_id, op.op_name): op for op in reversed(table.ops) if op.arguments and not op.skip
             }.values():
                 writer.write_kernel_args(op)
-        files = list(self._files(content.tensors))
+        files = list(self._files(table.tensors))
         self._counts.tensors += sum(file is not None for file in files)
-        writer.write_step(step, content.ops, content.tensors, files, content.counted)
+        writer.write_step(step, table.ops, table.tensors, files, table.counted)
 
     def _files(self, tensors: Sequence[TensorRecord]) -> Iterator[str | None]:
         """Pass the elements of a step to the writer; returns the path of each."""

@@ -1,17 +1,16 @@
-"""Reads the index of a rank, which is trusted no more than any other file. Records are created on demand, from stored columns."""
+"""Reads the index of a rank, which is trusted no more than any other file. A batch is returned as a table, whose records are created on demand."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Final, NamedTuple, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdump.degradation import Degradation
 from opdump.errors import CorruptDumpError
@@ -37,142 +36,14 @@ from opdump.index.values import (
     shape,
     shown,
     statistics,
-    summaries,
     summary_rows,
     text,
     texts_by_places,
     whole,
     whole_numbers,
 )
-from opdump.kernels import Summary
 from opdump.records import IO, OpRecord, Payload, Phase, SkipReason, StatisticValue, TensorRecord
-from opdump.statistics import SummaryStatistics
-
-# The stored columns of one batch.
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """What a batch ran, except for the arguments of its operators, which may change from step to step.
-
-    Batches that ran the same share one program object.
-    """
-
-    directories: Sequence[tuple[str, int]]
-    """The network and the graph of each operator."""
-    slots: Sequence[tuple[int, IO, int]]
-    """For each tensor, the index of its operator, and which of its inputs or outputs it is."""
-
-    @cached_property
-    def tensors_by_directory(self) -> Mapping[tuple[str, int], NDArray[np.intp]]:
-        """The indices of the tensors of each network and graph."""
-        found: dict[tuple[str, int], list[int]] = {}
-        for number, (place, _, _) in enumerate(self.slots):
-            found.setdefault(self.directories[place], []).append(number)
-        return {directory: np.array(numbers, np.intp) for directory, numbers in found.items()}
-
-    @cached_property
-    def tensors_by_operator(self) -> Mapping[int, Sequence[int]]:
-        """The indices of the tensors of each operator that has some, by operator index."""
-        found: dict[int, list[int]] = {}
-        for number, (place, _, _) in enumerate(self.slots):
-            found.setdefault(place, []).append(number)
-        return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pattern:
-    """What a batch ran: the rows of its operators, and for each tensor the index of its operator and its signature."""
-
-    operators: Sequence[int]
-    tensors: Sequence[tuple[int, int]]
-    program: Program
-    arguments: Sequence[Mapping[str, Any]]
-    """The arguments of each operator."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchColumns:
-    """A batch in which every tensor with statistics has a summary."""
-
-    pattern: Pattern
-    step: int
-    timestamps: NDArray[np.int64]
-    """The time stamp of each operator."""
-    summaries: NDArray[np.float64]
-    """The summary of each tensor, shape (n, 11); the count of a tensor without one is NaN."""
-    counted: Mapping[SkipReason, int]
-    """Number of operators without data that an earlier batch lists, by reason."""
-    files: Mapping[int, str]
-    """By tensor index, the file of a tensor that has one, as stored in the index."""
-    statistics: Mapping[int, Mapping[str, StatisticValue]]
-    """By tensor index, statistics that are not in the summary."""
-    make_op: Callable[[int, int, int, Mapping[str, Any]], OpRecord]
-    """Creates an operator from its row, time, step and arguments."""
-    make_tensor: Callable[
-        [OpRecord, int, Summary | None, Mapping[str, StatisticValue] | None, str | None], TensorRecord
-    ]
-    """Creates a tensor of an operator from its signature, summary, other statistics and file."""
-
-    @property
-    def with_summary(self) -> NDArray[np.bool_]:
-        """Whether each tensor has a summary, shape (n,)."""
-        return ~np.isnan(self.summaries[:, 0])
-
-    def records(self) -> tuple[list[OpRecord], list[TensorRecord]]:
-        """Return all operators and tensors, in the order in which they were written."""
-        ops = [*map(self.op, range(len(self.pattern.operators)))]
-        rows = map(Summary._make, self.summaries.tolist())
-        tensors = [
-            self._tensor(ops[place], number, signature, summary)
-            for number, ((place, signature), summary) in enumerate(zip(self.pattern.tensors, rows, strict=True))
-        ]
-        return ops, tensors
-
-    def op(self, place: int) -> OpRecord:
-        """Return one operator, by index."""
-        pattern = self.pattern
-        return self.make_op(pattern.operators[place], int(self.timestamps[place]), self.step, pattern.arguments[place])
-
-    def operator(self, place: int) -> tuple[OpRecord, list[TensorRecord]]:
-        """Return one operator, by index, and its tensors in the order in which they were written. No other records are created."""
-        op = self.op(place)
-        return op, [self.tensor(op, number) for number in self.pattern.program.tensors_by_operator.get(place, ())]
-
-    def tensor(self, op: OpRecord, number: int) -> TensorRecord:
-        """Return one tensor of this operator, by tensor index."""
-        return self._tensor(op, number, self.pattern.tensors[number][1], Summary._make(self.summaries[number].tolist()))
-
-    def _tensor(self, op: OpRecord, number: int, signature: int, summary: Summary) -> TensorRecord:
-        has_none = summary.count != summary.count
-        return self.make_tensor(
-            op, signature, None if has_none else summary, self.statistics.get(number), self.files.get(number)
-        )
-
-
-_Facts = TypeVar("_Facts")
-
-
-class FactsByProgram(Generic[_Facts]):
-    """Caches the result of `make` for a step in columns, for later steps that ran the same program with summaries for the same tensors."""
-
-    _MOST_KNOWN = 16  # a regular training has a few programs
-
-    def __init__(self, make: Callable[[BatchColumns], _Facts]) -> None:
-        self._make = make
-        self._known: dict[Program, tuple[NDArray[np.bool_], _Facts]] = {}
-
-    def of(self, columns: BatchColumns) -> _Facts:
-        program, with_summary = columns.pattern.program, columns.with_summary
-        known = self._known.get(program)
-        if known is None or not np.array_equal(known[0], with_summary):
-            if len(self._known) >= self._MOST_KNOWN:
-                self._known.clear()
-            known = self._known[program] = with_summary, self._make(columns)
-        return known[1]
-
-
-# The index.
+from opdump.step_table import OtherArguments, StepTable, StepTemplate, TemplateRun, TensorFacts, TensorSlot
 
 _MOST_CACHED_PATTERNS = 16  # a regular training has a few; if every step differs, none is used again
 _PHASES = frozenset(get_args(Phase))
@@ -191,32 +62,15 @@ class FiledBatch(NamedTuple):
     step: int
 
 
-class BatchRecords(NamedTuple):
-    """The records of a batch, and the number of operators without data that it only counts, by reason."""
-
-    ops: list[OpRecord]
-    tensors: list[TensorRecord]
-    counted: Mapping[SkipReason, int]
-
-
-class _Filed(NamedTuple):
-    """A row of `batches` with the rows that it refers to."""
-
-    pattern: Pattern
-    times: list[int]
-    summaries: Any
-    counted: Any
-    files: Mapping[int, str]
-    statistics: Mapping[int, Mapping[str, StatisticValue]]
-    """Both by tensor index."""
-
-
 _Operator = tuple[dict[str, Any], int, int]
 """The fields of the operator's records, and the rows of its stack and its arguments."""
+_Signature = tuple[tuple[IO, int, str, str], TensorFacts]
+"""Io, slot, argument and source of a tensor, and its other facts."""
+_Pattern = tuple[StepTemplate, OtherArguments]
+"""What a batch ran, and the arguments that differ from those in the template, which may belong to an earlier pattern."""
 _Tensors = Sequence[tuple[int, int]]
 """For each tensor of a pattern, the index of its operator and its signature."""
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
-_NO_STATISTICS: Final[Mapping[str, StatisticValue]] = {}
 
 
 class IndexReader:
@@ -233,14 +87,15 @@ class IndexReader:
         self._root = root
         self._open_payload = open_payload
         self._operators: dict[int, _Operator] = {}
-        self._signatures: dict[int, dict[str, Any]] = {}
-        """By row, the fields of the records."""
+        self._ops: dict[int, OpRecord] = {}
+        """The records of operators that were needed so far, without time and step."""
+        self._signatures: dict[int, _Signature] = {}
         self._arguments: dict[int, dict[str, Any]] = {}
         self._last_row = dict.fromkeys(("operators", "signatures", "arguments", "stacks", "lines"), 0)
-        self._patterns: dict[int, Pattern] = {}
+        self._patterns: dict[int, _Pattern] = {}
         self._tensors: dict[tuple[Any, int], _Tensors] = {}
         """Tensors of patterns that were read, by their text and the number of operators."""
-        self._programs: list[tuple[Sequence[_Operator], _Tensors, Program]] = []
+        self._templates: list[tuple[Sequence[_Operator], _Tensors, StepTemplate]] = []
         self._read_before: set[FiledBatch] = set()
         with self._named():
             check_index(self._file)
@@ -282,10 +137,10 @@ class IndexReader:
         """Return the batches of a step, in the order in which they were written."""
         return tuple(self._of_step.get(step, ()))
 
-    def read(self, batch: FiledBatch) -> BatchRecords:
-        """Return the records of a batch, in the order in which they were written."""
+    def table(self, batch: FiledBatch) -> StepTable[TensorRecord]:
+        """Return the operators and tensors of a batch, in the order in which they were written. No records are created."""
         with self._named(), self._file.connect() as database:
-            return self._read(database, batch)
+            return self._table(database, batch)
 
     def newest_timestamp(self) -> int:
         """Return the latest time stamp of an operator, or -1 if no batch has one."""
@@ -293,33 +148,7 @@ class IndexReader:
             rows = self._rows(database, "SELECT id, timestamps FROM batches ORDER BY id")
             return max((max(whole_numbers(stamps), default=-1) for _, stamps in rows), default=-1)
 
-    def columns(self, batch: FiledBatch) -> BatchColumns | None:
-        """Return a batch in columns, without creating records. Return None if a tensor has statistics but no summary."""
-        with self._named(), self._file.connect() as database:
-            pattern, times, blob, counted, files, others = self._filed(database, batch)
-            if blob is None:
-                return None
-            rows = summary_rows(blob, len(pattern.tensors))
-            if np.isnan(rows[[*others], 0]).any():  # statistics without a summary
-                return None
-            stamps = np.array(times, np.int64)
-            return BatchColumns(
-                *(pattern, batch.step, stamps, rows, _counted(counted), files, others), self._op, self._tensor
-            )
-
-    def _read(self, database: sqlite3.Connection, batch: FiledBatch) -> BatchRecords:
-        filed = self._filed(database, batch)
-        pattern, files, others = filed.pattern, filed.files, filed.statistics
-        found = summaries(filed.summaries, len(pattern.tensors))
-        executed = zip(pattern.operators, filed.times, pattern.arguments, strict=True)
-        ops = [self._op(operator, time, batch.step, arguments) for operator, time, arguments in executed]
-        tensors = [
-            self._tensor(ops[place], signature, summary, others.get(number), files.get(number))
-            for number, ((place, signature), summary) in enumerate(zip(pattern.tensors, found, strict=True))
-        ]
-        return BatchRecords(ops, tensors, _counted(filed.counted))
-
-    def _filed(self, database: sqlite3.Connection, batch: FiledBatch) -> _Filed:
+    def _table(self, database: sqlite3.Connection, batch: FiledBatch) -> StepTable[TensorRecord]:
         row = database.execute(
             "SELECT pattern, timestamps, summaries, counted, arguments, files, statistics FROM batches WHERE id = ?",
             (batch.id,),
@@ -331,22 +160,35 @@ class IndexReader:
         budget.size = self._file.size()
         budget.spend(row)
         self._read_before.add(batch)
-        pattern = self._pattern(database, whole(row[0]))
+        template, arguments = self._pattern(database, whole(row[0]))
         if row[4] != "[]":
-            pattern = self._with_arguments(database, pattern, batch, row[4])
-        tensors, what = len(pattern.tensors), f"batch {batch.id} of the index"
+            arguments = {**arguments, **self._arguments_of_batch(database, template, batch, row[4])}
+        tensors, what = len(template.slots), f"batch {batch.id} of the index"
         files = texts_by_places(row[5], tensors, what)
         others = {place: statistics(each) for place, each in by_places(row[6], tensors, what).items()}
         times = whole_numbers(row[1])
-        if len(times) != len(pattern.operators):
+        if len(times) != len(template.ops):
             raise CorruptDumpError(
-                f"batch {batch.id} of the index has {len(times)} time stamps for {len(pattern.operators)} operators"
+                f"batch {batch.id} of the index has {len(times)} time stamps for {len(template.ops)} operators"
             )
-        if row[2] is None and not may_lack_summaries(len(pattern.tensors), row[1], len({*files, *others})):
+        if row[2] is None and not may_lack_summaries(tensors, row[1], len({*files, *others})):
             raise CorruptDumpError(
-                f"batch {batch.id} of the index has no data for {len(pattern.tensors)} tensors of {len(times)} operators"
+                f"batch {batch.id} of the index has no data for {tensors} tensors of {len(times)} operators"
             )
-        return _Filed(pattern, times, row[2], row[3], files, others)
+        run = TemplateRun(template, batch.step, times, np.arange(tensors), arguments=arguments)
+        return self._table_of(run, row[2], others, files, _counted(row[3]))
+
+    def _table_of(
+        self,
+        run: TemplateRun,
+        blob: Any,
+        others: Mapping[int, Mapping[str, StatisticValue]],
+        files: Mapping[int, str],
+        counted: Mapping[SkipReason, int],
+    ) -> StepTable[TensorRecord]:
+        rows = summary_rows(blob, len(run.rows))
+        open_file = partial(self._open_payload, self._root)
+        return StepTable([run], rows, others=others, files=files, open_file=open_file, counted=counted)
 
     def constants(self) -> list[tuple[int, TensorRecord]]:
         """Return the constants of all runs as (run, record), in the order in which they were written."""
@@ -357,11 +199,12 @@ class IndexReader:
                 database,
                 "SELECT id, run, step, operator, timestamp, signature, summary, statistics, file FROM constants ORDER BY id",
             ):
-                (summary,) = summaries(blob, 1)
-                _, _, arguments = known(self._operators, operator, "operator")
-                op = self._op(operator, whole(time), whole(step), self._arguments_of(arguments))
-                values = None if others is None else statistics(json_object(others))
-                found.append((whole(run), self._tensor(op, signature, summary, values, text(file))))
+                op, (slot, facts) = self._op(operator), known(self._signatures, signature, "signature")
+                template = StepTemplate([op], [(0, *slot, 0)], [facts])
+                one = TemplateRun(template, whole(step), [whole(time)], np.arange(1))
+                values = {} if others is None else {0: statistics(json_object(others))}
+                table = self._table_of(one, blob, values, {0: text(file)}, {})
+                found.append((whole(run), table.tensors[0]))
         return found
 
     def op_names(self, graph_id: int) -> tuple[tuple[str, str], ...]:
@@ -371,35 +214,21 @@ class IndexReader:
         of_graph = (fields for fields, _, _ in self._operators.values() if fields["graph_id"] == graph_id)
         return tuple(dict.fromkeys((fields["op_type"], fields["op_name"]) for fields in of_graph))
 
-    def _op(self, operator: Any, time: int, step: int, arguments: Mapping[str, Any]) -> OpRecord:
-        fields, stack, _ = known(self._operators, operator, "operator")
-        return OpRecord(
-            timestamp=time,
-            step=step,
-            stack=self._stacks.of(stack),
-            arguments=arguments,
-            **fields,
-        )
+    def _op(self, number: Any) -> OpRecord:
+        op = self._ops.get(number)
+        if op is None:
+            fields, stack, arguments = known(self._operators, number, "operator")
+            op = OpRecord(
+                timestamp=0,
+                step=0,
+                stack=self._stacks.of(stack),
+                arguments=self._arguments_of(arguments),
+                **fields,
+            )
+            self._ops[number] = op
+        return op
 
-    def _tensor(
-        self,
-        op: OpRecord,
-        number: Any,
-        summary: Summary | None,
-        others: Mapping[str, StatisticValue] | None,
-        file: str | None,
-    ) -> TensorRecord:
-        signature: dict[str, Any] = known(self._signatures, number, "signature")
-        values = others or _NO_STATISTICS
-        if summary is not None:
-            values = SummaryStatistics(summary, values)
-        payload = None
-        if file is not None:
-            filed = (signature["sample"],) if signature["sample"] else signature["shape"]
-            payload = self._open_payload(self._root, file, signature["dtype"], filed)
-        return TensorRecord(op=op, payload=payload, statistics=values, **signature)
-
-    def _pattern(self, database: sqlite3.Connection, number: int) -> Pattern:
+    def _pattern(self, database: sqlite3.Connection, number: int) -> _Pattern:
         pattern = self._patterns.get(number)
         if pattern is not None:
             return pattern
@@ -416,11 +245,14 @@ class IndexReader:
             self._tensors.clear()
         self._tensors[key] = tensors
         self._load_what_is_new(database)  # the rows that a pattern refers to are written with it
-        rows = [known(self._operators, operator, "operator") for operator in operators]
-        arguments = [self._arguments_of(each) for _, _, each in rows]
-        program = self._program(rows, tensors)
-        pattern = self._patterns[number] = Pattern(operators, tensors, program, arguments)
-        return pattern
+        template = self._template(operators, tensors)
+        others = {
+            place: self._op(number).arguments
+            for place, number in enumerate(operators)
+            if template.ops[place].arguments is not self._op(number).arguments
+        }
+        self._patterns[number] = template, others
+        return template, others
 
     def _tensors_of(self, number: int, value: Any, operators: int) -> _Tensors:
         return _by_operators(value, operators, f"pattern {number} of the index has a tensor")
@@ -429,29 +261,30 @@ class IndexReader:
         """Return the row of `arguments`, or an empty mapping for 0."""
         return cast(Mapping[str, Any], known(self._arguments, number, "arguments")) if number else _NO_ARGUMENTS
 
-    def _with_arguments(self, database: sqlite3.Connection, pattern: Pattern, batch: FiledBatch, value: Any) -> Pattern:
-        """Return the pattern with the arguments that a batch has for its operators."""
-        pairs = _by_operators(value, len(pattern.operators), f"batch {batch.id} of the index has arguments")
+    def _arguments_of_batch(
+        self, database: sqlite3.Connection, template: StepTemplate, batch: FiledBatch, value: Any
+    ) -> OtherArguments:
+        """Return the arguments that a batch has for some of its operators."""
+        pairs = _by_operators(value, len(template.ops), f"batch {batch.id} of the index has arguments")
         if any(number not in self._arguments for _, number in pairs):
             self._load_what_is_new(database)
-        arguments = list(pattern.arguments)
-        for place, number in pairs:
-            arguments[place] = self._arguments_of(number)
-        return replace(pattern, arguments=arguments)
+        return {place: self._arguments_of(number) for place, number in pairs}
 
-    def _program(self, rows: Sequence[_Operator], tensors: _Tensors) -> Program:
-        """Return the program of a pattern. A pattern that differs from an earlier one only in arguments has the same program."""
-        for former, others, program in reversed(self._programs):
+    def _template(self, operators: Sequence[int], tensors: _Tensors) -> StepTemplate:
+        """Return the template of a pattern. A pattern that differs from an earlier one only in arguments has the same template."""
+        rows: list[_Operator] = [known(self._operators, number, "operator") for number in operators]
+        for former, others, template in reversed(self._templates):
             same = tensors is others and len(rows) == len(former)
             if same and all(one[:2] == other[:2] for one, other in zip(rows, former, strict=True)):
-                return program
-        slots = ((place, known(self._signatures, signature, "signature")) for place, signature in tensors)
-        program = Program(
-            [(fields["net_name"], fields["graph_id"]) for fields, _, _ in rows],
-            [(place, each["io"], each["slot"]) for place, each in slots],
-        )
-        self._programs = [*self._programs[1 - _MOST_CACHED_PATTERNS :], (rows, tensors, program)]
-        return program
+                return template
+        facts: dict[int, int] = {}
+        slots: list[TensorSlot] = []
+        for place, number in tensors:
+            slot, _ = known(self._signatures, number, "signature")
+            slots.append((place, *slot, facts.setdefault(number, len(facts))))
+        template = StepTemplate([*map(self._op, operators)], slots, [self._signatures[number][1] for number in facts])
+        self._templates = [*self._templates[1 - _MOST_CACHED_PATTERNS :], (rows, tensors, template)]
+        return template
 
     def _load_what_is_new(self, database: sqlite3.Connection) -> None:
         """Read the names, stacks, arguments and signatures that were added since the last call. Rows are never changed."""
@@ -538,24 +371,21 @@ def _operator(row: list[Any]) -> _Operator:
     return fields, whole(stack), whole(arguments)
 
 
-def _signature(row: list[Any]) -> dict[str, Any]:
+def _signature(row: list[Any]) -> _Signature:
     io, slot, dtype, dimensions, layout, data_size, argument, source, skip, sample, place = row
     if io not in ("input", "output"):
         raise CorruptDumpError(f"the index describes a tensor as {shown(io)}; expected 'input' or 'output'")
     sizes = shape(dimensions)
-    return {
-        "io": io,
-        "slot": count(slot),
-        "dtype": name(dtype),
-        "shape": sizes,
-        "format": name(layout),
-        "data_size": count(data_size),
-        "argument": name(argument),
-        "source": name(source),
-        "skip": _reason(skip),
-        "sample": count(sample),
-        "memory": memory(place, len(sizes)),
-    }
+    facts = TensorFacts(
+        dtype=name(dtype),
+        shape=sizes,
+        data_size=count(data_size),
+        skip=_reason(skip),
+        memory=memory(place, len(sizes)),
+        format=name(layout),
+        sample=count(sample),
+    )
+    return (io, count(slot), name(argument), name(source)), facts
 
 
 def _counted(value: Any) -> dict[SkipReason, int]:

@@ -7,7 +7,6 @@ CorruptDumpError for an unexpected one.
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -206,16 +205,10 @@ def _is_in_range(value: StatisticValue, *, is_count: bool) -> bool:
     return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
-def summaries(blob: Any, tensors: int) -> list[Summary | None]:
-    """Return the summary of each tensor, None for a tensor without one."""
-    if blob is None:
-        return [None] * tensors
-    summary_rows(blob, tensors)
-    return [None if math.isnan(row[0]) else Summary(*row) for row in SUMMARY.iter_unpack(blob)]
-
-
 def summary_rows(blob: Any, tensors: int) -> NDArray[np.float64]:
-    """Return the summaries as rows, shape (tensors, 11); the count of a tensor without a summary is NaN."""
+    """Return the summaries as rows, shape (tensors, 11); the count of a tensor without a summary is NaN. None is for no summaries."""
+    if blob is None:
+        return np.full((tensors, len(Summary._fields)), np.nan)
     if not isinstance(blob, bytes) or len(blob) != tensors * SUMMARY.size:
         found = f"{len(blob)} bytes" if isinstance(blob, bytes) else shown(blob)
         raise CorruptDumpError(

@@ -31,8 +31,8 @@ from opdump.errors import CorruptDumpError, DumpPathError
 from opdump.index.batch import (
     Batch,
     Batches,
+    IndexTemplate,
     Key,
-    Pattern,
     operator_keys,
     signature_keys,
 )
@@ -54,7 +54,7 @@ from opdump.index.opening import (
 from opdump.index.values import StoredStacks, memory_text
 from opdump.records import FiledTensor, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord, escaped
 from opdump.sink.open_directories import link_error, reason_of, remedy_for
-from opdump.step_columns import NO_SUMMARY, OtherArguments, statistics_of
+from opdump.step_table import NO_SUMMARY, OtherArguments, statistics_of
 
 _MOST_HELD_OPERATORS = 50_000
 _MOST_KNOWN_ROWS = 200_000
@@ -130,8 +130,8 @@ class IndexWriter:
         self._signatures: dict[tuple[object, ...], int] = {}
         self._patterns: dict[bytes, int] = {}
         self._batches = Batches()
-        self._rows_of_patterns: dict[Pattern, int] = {}
-        """The rows of patterns in `patterns`."""
+        self._rows_of_templates: dict[IndexTemplate, int] = {}
+        """The rows of templates in `patterns`."""
         self.bytes_added = 0
         """By how much the file has grown since this run began."""
         self._size_before = self._path.stat().st_size if self._path.exists() else 0
@@ -158,24 +158,24 @@ class IndexWriter:
 
         Raises ValueError if `files` has the wrong length, and DumpPathError if the index cannot be written.
         """
-        if len(files) != len(batch.tensors):
+        if len(files) != len(batch.table.tensors):
             raise ValueError(
-                f"{len(files)} files were given for {len(batch.tensors)} tensors; expected one, or None, for each"
+                f"{len(files)} files were given for {len(batch.table.tensors)} tensors; expected one, or None, for each"
             )
         self._forget_if_many()
         timestamps, summaries, filed, statistics = _columns_of(batch, files)
+        template = batch.template
         try:
             with self._transaction(room) as database:
                 rows = _NewRows(self, database)
-                if batch.ops or counted or not constants:
-                    pattern = batch.pattern
-                    number = self._rows_of_patterns.get(pattern)
+                if batch.table.ops or counted or not constants:
+                    number = self._rows_of_templates.get(template)
                     if number is None:
-                        operators = rows.operators(pattern.first_operators, pattern.operators)
-                        number = rows.pattern(operators, pattern.places, rows.signatures(pattern.signatures))
-                        for each in self._rows_of_patterns.keys() - self._batches.recent:  # no longer needed
-                            del self._rows_of_patterns[each]
-                        self._rows_of_patterns[pattern] = number
+                        operators = rows.operators(template.first_operators, template.operators)
+                        number = rows.pattern(operators, template.places, rows.signatures(template.signatures))
+                        for each in self._rows_of_templates.keys() - self._batches.recent:  # no longer needed
+                            del self._rows_of_templates[each]
+                        self._rows_of_templates[template] = number
                     database.execute(
                         "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                         (
@@ -206,7 +206,7 @@ class IndexWriter:
         self._held.clear()
         self._stacks.forget()
         self._batches.forget()
-        self._rows_of_patterns.clear()
+        self._rows_of_templates.clear()
 
     def end_run(self, totals: Mapping[str, int], ended: int = 0) -> None:
         """Write the time (now if `ended` is 0) and the totals, which mark a run that ended regularly."""
@@ -350,7 +350,7 @@ class _NewRows:
         self._next: dict[str, int] = {}
 
     def operators(self, ops: Sequence[OpRecord], keys: Sequence[Key]) -> list[int]:
-        """Return the row of each operator. `keys` are its keys of `Pattern.operators`, at the same indices."""
+        """Return the row of each operator. `keys` are its keys of `IndexTemplate.operators`, at the same indices."""
         known = self._index._operators_by_identity
         keys = [(*key, id(op.arguments) if op.arguments else 0) for op, key in zip(ops, keys, strict=True)]
         numbers = [*map(known.get, keys)]
@@ -371,7 +371,7 @@ class _NewRows:
         return [(place, known[id(each)]) for place, each in given.items()]
 
     def signatures(self, keys: Sequence[Key]) -> list[int]:
-        """Return the row of each tensor's signature, for the keys of `Pattern.signatures`."""
+        """Return the row of each tensor's signature, for the keys of `IndexTemplate.signatures`."""
         known = self._index._signatures
         numbers = [*map(known.get, keys)]
         if None in numbers:
@@ -458,12 +458,13 @@ class _NewRows:
 
 def _columns_of(batch: Batch, files: Sequence[str | None]) -> tuple[str, bytes | None, str | None, str | None]:
     """The time stamps, summaries, files and other statistics of a batch as they are stored."""
-    timestamps = json.dumps(batch.timestamps)
+    table = batch.table
+    timestamps = json.dumps(table.timestamps)
     filed: dict[int, object] = {}
     if files.count(None) < len(files):  # usually all are None, and a step has thousands of tensors
         filed = {place: _storable(file) for place, file in enumerate(files) if file is not None}
-    statistics = {place: dict(others) for place, others in sorted(batch.others.items()) if others}
-    summaries = None if batch.summaries is None else _blob(batch.summaries)
+    statistics = {place: dict(others) for place, others in sorted(table.others.items()) if others}
+    summaries = _blob(table.summaries) if table.has_summaries else None
     if summaries is None and not may_lack_summaries(len(files), timestamps, len({*filed, *statistics})):
         summaries = SUMMARY.pack(*NO_SUMMARY) * len(files)
     return timestamps, summaries, _ENCODE(filed) if filed else None, _ENCODE(statistics) if statistics else None

@@ -6,17 +6,17 @@ A rank that was found provides its records to a catalog, in the same form for ev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.extensions import Registry
 from opdump.graph import Graph
-from opdump.index.reader import BatchColumns
 from opdump.index.runs import Run, RunChoice
 from opdump.plan import layouts
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
+from opdump.step_table import StepTable
 
 if TYPE_CHECKING:
     from opdump.checks.overflow import OverflowStatus
@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from opdump.index.writer import RunFacts
     from opdump.plan import DumpPlan, LayoutFacts
     from opdump.sink import DirectorySink
-
-
-@dataclass(frozen=True, slots=True)
-class StepContent:
-    """The records of a rank in a step, in execution order; operators that left no data are in `ops`.
-
-    `counted`: the number of operators without data that ran and that an earlier step lists, by reason.
-    """
-
-    ops: tuple[OpRecord, ...] = ()
-    tensors: tuple[TensorRecord, ...] = ()
-    counted: Mapping[SkipReason, int] = field(default_factory=dict)
 
 
 class Rank(Protocol):
@@ -54,7 +42,9 @@ class Rank(Protocol):
     def graph_ids(self) -> tuple[int, ...]: ...
     @property
     def problems(self) -> Sequence[CorruptDumpError]: ...
-    def step(self, step: int) -> StepContent: ...
+    def step(self, step: int) -> StepTable[TensorRecord]:
+        """The operators and tensors of a step, in execution order; operators that left no data are among them."""
+        ...
 
     def constants(self) -> tuple[TensorRecord, ...]:
         """Tensors that no operator made, which belong to no step."""
@@ -201,14 +191,11 @@ class ModelDirectories:
 
 
 @runtime_checkable
-class SupportsColumns(Protocol):
-    """A rank that can return steps as columns."""
+class SupportsInspectedSteps(Protocol):
+    """A rank that can inspect all elements of a step at once."""
 
-    def columns(self, step: int, *, inspected: bool = False) -> BatchColumns | None:
-        """A step whose tensors have summaries; None for any other, which is read as records.
-
-        `inspected`: also None if elements are damaged, as far as that is visible without reading them.
-        """
+    def has_intact_elements(self, table: StepTable[TensorRecord]) -> bool:
+        """Whether all elements are known to be undamaged, as far as that is visible without reading them."""
         ...
 
 

@@ -13,7 +13,7 @@ from opdump.recorder.program_facts import Tally
 from opdump.recorder.snapshots import TensorSnapshot
 from opdump.recorder.step_parts import EndedStep, Ring, all_ops, count_tensors, merged
 from opdump.records import OpRecord, TensorRecord
-from opdump.step_columns import BlockRun
+from opdump.step_table import TemplateRun
 from opdump.verdict import Verdict
 
 # Writes elements in layouts that write tensor by tensor: at once, except elements that are still being copied from a device.
@@ -306,8 +306,8 @@ class StepFiling:
         singles = merged(ended.parts)
         self._filed(ended.steps, singles.ops, singles.tensors)
         for part in ended.parts:
-            if isinstance(part, BlockRun):
-                self._tally.filed_block(part.pattern)
+            if isinstance(part, TemplateRun):
+                self._tally.filed_run(part.template)
 
     def _count_dropped(self, steps: Iterable[EndedStep]) -> None:
         for ended in steps:

@@ -17,12 +17,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
-from typing import Final, Protocol
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from opdump.checks import Checks, Thresholds
 from opdump.checks.nonfinite_lineage import Checked, Histories
-from opdump.checks.not_finite import PARAMETER, ObservedTensor, Origins, Update, has_nan, is_update, not_finite, written
+from opdump.checks.not_finite import PARAMETER, Origins, Update, has_nan, is_update, not_finite, written
 from opdump.checks.operator_classes import writes_variable
 from opdump.checks.tensor_checks import TensorStats, stats_of, stats_of_summary
 from opdump.checks.watchpoints import Measured, Targets, Watchpoint, WatchpointChecker, in_order_of_time
@@ -31,7 +31,7 @@ from opdump.plan import DumpPlan, Mode
 from opdump.recorder.snapshots import Elements, LiveTensor, Reader, SupportsElements
 from opdump.records import IO, FiledTensor, OpRecord, TensorRecord, record_of
 from opdump.statistics import SummaryStatistics
-from opdump.step_columns import BlockPattern, Singles, StepColumns, TensorFacts, columns_of
+from opdump.step_table import Singles, StepTable, StepTemplate, TensorFacts
 from opdump.verdict import Verdict, VerdictKind
 
 # Triggers on a jump of the loss, for the steps in memory (`ring`).
@@ -101,17 +101,6 @@ _CHANGED: Final = "changed since"
 _FLOATING: Final = ("float", "bfloat", "complex")
 
 
-class OwnedTensor(ObservedTensor, Protocol):
-    """A tensor with a reference to its operator."""
-
-    @property
-    def op(self) -> OpRecord: ...
-    @property
-    def slot(self) -> int: ...
-    @property
-    def dtype(self) -> str: ...
-
-
 class Lookout:
     """Examines each step of one rank until something is found."""
 
@@ -123,7 +112,7 @@ class Lookout:
         self._tensors = 0
         self._not_looked = 0
         self._origins = Origins()
-        self._updates: WeakKeyDictionary[BlockPattern, Sequence[Update]] = WeakKeyDictionary()
+        self._updates: WeakKeyDictionary[StepTemplate, Sequence[Update]] = WeakKeyDictionary()
 
     @property
     def verdict(self) -> Verdict:
@@ -135,24 +124,30 @@ class Lookout:
             kind="none", mode=self._mode.name, how=self._meant, tensors=self._tensors, not_looked=self._not_looked
         )
 
-    def end_step(self, step: int, ops: Sequence[OpRecord], tensors: Sequence[OwnedTensor]) -> None:
+    def end_step(self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> None:
         """Examine the operators of a step, or of a part of it, in execution order, with all their tensors and statistics."""
         if self._found is not None:
             return
         if not self._mode.files_selected:
             self._look_at_files(step, ops)
             return
-        columns = columns_of(ops, tensors)
-        writing = _writing({op.op_type for op in ops} if columns is None else columns.op_types)
-        places = self._look(tensors) if columns is None else self._look_at_columns(columns)
-        if not places and not writing:
+        table = StepTable.of(ops, tensors)
+        writing = {op_type for op_type in table.op_types if writes_variable(op_type)}
+        places = self._look(table)
+        if not places:
+            if writing:
+                self._note_updates(table)
+                self._origins.end_step(step)
             return
-        if columns is not None and self._observe_columns(columns, places, writing):
-            self._origins.end_step(step)
-            return
-        not_finite_in = places if columns is None else {id(tensors[place].op) for place in places}
-        of_op = _by_operator(tensors, not_finite_in, writing)
-        if columns is None or writing:
+        if not writing:
+            self._observe(table, {int(table.owners[place]) for place in places})
+            kind, name = self._origins.origin()
+            if kind in ("", "meant") and not self._origins.unexplained[0]:
+                self._meant = self._meant or name
+                self._origins.end_step(step)
+                return
+        of_op = _by_operator(tensors, {id(tensors[place].op) for place in places}, writing)
+        if writing:
             for op in ops:
                 self._origins.observe(op, of_op.get(id(op), ()))
         self._judge(step, ops, tensors, of_op)
@@ -161,8 +156,8 @@ class Lookout:
         self,
         step: int,
         ops: Sequence[OpRecord],
-        tensors: Sequence[OwnedTensor],
-        of_op: Mapping[int, Sequence[OwnedTensor]],
+        tensors: Sequence[FiledTensor],
+        of_op: Mapping[int, Sequence[FiledTensor]],
     ) -> None:
         """Take the verdict from the origin of the step, whose operators have been observed."""
         kind, name = self._origins.origin()
@@ -178,85 +173,60 @@ class Lookout:
             self._found = _found(step, name, ops, bad, is_made=kind == "made")
         self._origins.end_step(step)
 
-    def _observe_columns(self, columns: StepColumns, places: Collection[int], writing: Collection[str]) -> bool:
-        """Observe the step, and create records only for the operators that have one of these tensors. Return whether that is enough:
-        there is no verdict, and no variable is written.
-        """
-        if not places:
-            self._note_updates(columns)
-            return True
-        if writing:
-            return False
+    def _observe(self, table: StepTable[FiledTensor], places: Collection[int]) -> None:
+        """Observe the step. Records are created only for the operators with these indices; -1 is an operator that was written before."""
         begin = 0
-        for place, op, tensors in columns.executions(places):
-            self._origins.ran(columns.op_names(begin, place))
-            self._origins.observe(op, tensors)
+        for place in sorted(each for each in places if each >= 0):
+            self._origins.ran(table.op_names(begin, place))
+            self._origins.observe(*table.execution(place))
             begin = place + 1
-        self._origins.ran(columns.op_names(begin))
-        kind, name = self._origins.origin()
-        if kind == "meant":
-            self._meant = self._meant or name
-        return kind in ("", "meant") and not self._origins.unexplained[0]
+        self._origins.ran(table.op_names(begin))
 
-    def _note_updates(self, columns: StepColumns) -> None:
+    def _note_updates(self, table: StepTable[FiledTensor]) -> None:
         """Note which operators update variables in a step in which all values are finite."""
         alone: dict[int, set[tuple[int, ...]]] = {}
-        for part in columns.parts:
+        for part in table.parts:
             if isinstance(part, Singles):
                 for tensor in part.tensors:
                     if not tensor.skip:
                         alone.setdefault(id(tensor.op), set()).add(tensor.shape)
-        for part in columns.parts:
+        for part in table.parts:
             if isinstance(part, Singles):
                 updates = [op for op in part.ops if is_update(op.op_type)]
                 self._origins.observe_updates([(op.op_name, frozenset(alone.get(id(op), ()))) for op in updates])
             else:
-                self._origins.observe_updates(self._updates_of(part.pattern))
+                self._origins.observe_updates(self._updates_of(part.template))
 
-    def _updates_of(self, pattern: BlockPattern) -> Sequence[Update]:
-        """Return the operators of a block that update variables, for blocks in which all values are finite."""
-        found = self._updates.get(pattern)
+    def _updates_of(self, template: StepTemplate) -> Sequence[Update]:
+        """Return the operators of a template that update variables, for runs in which all values are finite."""
+        found = self._updates.get(template)
         if found is None:
             shapes: dict[int, set[tuple[int, ...]]] = {}
-            for place, *_, tensor in pattern.sequence.slots:
-                facts = pattern.facts[tensor]
+            for place, *_, tensor in template.slots:
+                facts = template.facts[tensor]
                 if not facts.skip:
                     shapes.setdefault(place, set()).add(facts.shape)
-            found = self._updates[pattern] = [
+            found = self._updates[template] = [
                 (op.op_name, frozenset(shapes.get(place, ())))
-                for place, op in enumerate(pattern.sequence.ops)
+                for place, op in enumerate(template.ops)
                 if is_update(op.op_type)
             ]
         return found
 
-    def _look(self, tensors: Iterable[OwnedTensor]) -> set[int]:
-        """Count the tensors that can be examined. Return the identities of the operators with NaN or infinities."""
-        found: set[int] = set()
-        for tensor in tensors:
-            statistics = tensor.statistics
-            if type(statistics) is SummaryStatistics:  # isinstance calls the abstract base class, which is slow
+    def _look(self, table: StepTable[FiledTensor]) -> list[int]:
+        """Count the tensors that can be examined. Return the places of tensors with NaN or infinities."""
+        self._tensors += len(table.summaries) - len(table.bare)
+        found: list[int] = table.not_finite.tolist()
+        for place, bare in zip(table.bare, table.bare_tensors(), strict=True):
+            if bare.skip:
+                continue
+            statistics = {} if isinstance(bare, TensorFacts) else bare.statistics
+            count = not_finite(statistics)
+            if count:
+                found.append(place)
+            if count is not None or "max" in statistics:
                 self._tensors += 1
-                summary = statistics.summary
-                if summary.nan or summary.positive_inf or summary.negative_inf:
-                    found.add(id(tensor.op))
-            elif not tensor.skip:
-                count = not_finite(statistics)
-                if count:
-                    found.add(id(tensor.op))
-                if count is not None or "max" in statistics:
-                    self._tensors += 1
-                elif tensor.dtype.startswith(_FLOATING):
-                    self._not_looked += 1
-        return found
-
-    def _look_at_columns(self, columns: StepColumns) -> list[int]:
-        """Like `_look`, but without creating records. Return the places of tensors with NaN or infinities."""
-        self._tensors += len(columns.summaries) - len(columns.bare)
-        found = [*columns.not_finite]
-        for place, bare in zip(columns.bare, columns.bare_tensors(), strict=True):
-            if not isinstance(bare, TensorFacts):
-                found += [place] if self._look([bare]) else []
-            elif not bare.skip and bare.dtype.startswith(_FLOATING):
+            elif bare.dtype.startswith(_FLOATING):
                 self._not_looked += 1
         return found
 
@@ -267,7 +237,7 @@ class Lookout:
             self._found = _of_op(self._mode.verdict, step, op, "")
 
 
-def _gave_finite(source: str, tensors: Iterable[OwnedTensor]) -> bool:
+def _gave_finite(source: str, tensors: Iterable[FiledTensor]) -> bool:
     """Return whether the operator in `source` wrote finite numbers into that output each time it ran."""
     name, _, slot = source.rpartition(":")
     counts = [
@@ -279,22 +249,18 @@ def _gave_finite(source: str, tensors: Iterable[OwnedTensor]) -> bool:
 
 
 def _by_operator(
-    tensors: Iterable[OwnedTensor], not_finite_in: Collection[int], writing: Collection[str]
-) -> dict[int, list[OwnedTensor]]:
+    tensors: Iterable[FiledTensor], not_finite_in: Collection[int], writing: Collection[str]
+) -> dict[int, list[FiledTensor]]:
     """The tensors of each operator. Those of others are left out to save time: steps with -Inf in a mask are common."""
-    of_op: dict[int, list[OwnedTensor]] = {}
+    of_op: dict[int, list[FiledTensor]] = {}
     for tensor in tensors:
         if id(tensor.op) in not_finite_in or tensor.op.op_type in writing:
             of_op.setdefault(id(tensor.op), []).append(tensor)
     return of_op
 
 
-def _writing(op_types: Iterable[str]) -> set[str]:
-    return {op_type for op_type in op_types if writes_variable(op_type)}
-
-
 def _found(
-    step: int, name: str, ops: Sequence[OpRecord], bad: Sequence[tuple[OpRecord, OwnedTensor]], *, is_made: bool
+    step: int, name: str, ops: Sequence[OpRecord], bad: Sequence[tuple[OpRecord, FiledTensor]], *, is_made: bool
 ) -> Verdict:
     """Return the verdict for the operator `name`, from the tensors with NaN or infinities. If no operator of the step has that name, use
     the first reader of the source that `name` describes.
@@ -321,7 +287,7 @@ def _place_of(source: str) -> str:
     return f"{where}: {source}"
 
 
-def _amount(tensor: OwnedTensor) -> str:
+def _amount(tensor: FiledTensor) -> str:
     """Return text such as `3 of 32 elements of output.0`."""
     count, total = not_finite(tensor.statistics) or 0, tensor.statistics.get("count")
     place = f"{tensor.io}.{tensor.slot}"

@@ -18,7 +18,7 @@ from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot, settle
 from opdump.records import IO, OpRecord
 from opdump.statistics import SummaryStatistics
-from opdump.step_columns import OperatorSequence
+from opdump.step_table import StepTemplate
 
 
 class Finished(NamedTuple):
@@ -60,12 +60,12 @@ class OperatorRecorder(Recorder):
         return super().takes_blocks and self._mode.files_selected and not (self.keeps_back or self._open)
 
     @stops_capture_on_error
-    def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> bool:
+    def take_block(self, template: StepTemplate, step: int, timestamps: Sequence[int], tensors: Any) -> bool:
         with self.lock:
             # All operators of a block belong to one graph.
-            self._graphs_ran.update(op.graph_id for op in sequence.ops[:1])
+            self._graphs_ran.update(op.graph_id for op in template.ops[:1])
             self._sort()
-            return super().take_block(sequence, step, timestamps, tensors)
+            return super().take_block(template, step, timestamps, tensors)
 
     @loses_operator_on_error
     def _begin_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None) -> None:

@@ -17,7 +17,7 @@ from opdump.plan.dialects import words_of
 from opdump.plan.unmatched_names import ChoseNothing, with_nearest
 from opdump.recorder.snapshots import TensorSnapshot
 from opdump.records import WITHOUT_KERNEL, OpRecord, SkipReason
-from opdump.step_columns import VALUE, BlockPattern
+from opdump.step_table import VALUE, StepTemplate
 
 # Counts the operators that ran, those that left data, and why the others did not.
 
@@ -54,13 +54,13 @@ class Tally:
         self.steps.extend(sorted(step for step in steps - self._known_steps if step in self._wanted))
         self._known_steps.update(steps)
 
-    def filed_block(self, pattern: BlockPattern) -> None:
-        """Count a run of a block, in a step that was passed to `filed`."""
-        ran = pattern.op_types.total() - pattern.op_types[VALUE]
+    def filed_run(self, template: StepTemplate) -> None:
+        """Count a run of a template, in a step that was passed to `filed`."""
+        ran = template.op_types.total() - template.op_types[VALUE]
         self.executed += ran
         self.captured += ran
-        self.tensors_skipped.update(pattern.left_out)
-        self.tensors += len(pattern.tensor_places) - pattern.left_out.total()
+        self.tensors_skipped.update(template.left_out)
+        self.tensors += len(template.tensor_places) - template.left_out.total()
 
     def left_out(self, reasons: Counter[SkipReason]) -> None:
         """Count operators that left no data and are not listed, by reason."""

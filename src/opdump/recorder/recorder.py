@@ -63,7 +63,7 @@ from opdump.recorder.step_parts import (
 from opdump.recorder.writers import ErrorPolicyWriter, GrowingGraphs
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics
-from opdump.step_columns import BlockRun, OperatorSequence, Singles
+from opdump.step_table import Singles, StepTemplate, TemplateRun
 from opdump.verdict import Verdict
 
 _LOG = logging.getLogger("opdump")
@@ -115,7 +115,7 @@ class Recorder:
         )
         self._files = self._filing.files
         self.file_elements: Final = self._files.write_followed
-        """Writes the elements of a tensor of a run before the run is added, and returns their location (`BlockRun.files`). Only if they are copied at
+        """Writes the elements of a tensor of a run before the run is added, and returns their location (`TemplateRun.files`). Only if they are copied at
         once.
         """
         self.copies_elements: Final = self._files.copies
@@ -236,8 +236,8 @@ class Recorder:
         return self._blocks_of is not None and self._blocks_of.takes_blocks
 
     @stops_capture_on_error
-    def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> bool:
-        """Read the tensors of operators that ran one after the other. The slots of `sequence` refer to `tensors` by index.
+    def take_block(self, template: StepTemplate, step: int, timestamps: Sequence[int], tensors: Any) -> bool:
+        """Read the tensors of operators that ran one after the other. The slots of `template` refer to `tensors` by index.
 
         Return False if a defect prevented it. Nothing was recorded then, and the operators may be passed one by one.
         """
@@ -248,8 +248,8 @@ class Recorder:
                 if self._ops_in_parts + len(self._ops) >= self._most_ops:
                     self.end_step(step, is_part=True)
                 facts, rows = self._blocks_of.take_block(tensors)
-                pattern = sequence.pattern(facts)
-                self.add_run(BlockRun(pattern, step, timestamps, rows[pattern.tensor_places]))
+                template = template.on(facts)
+                self.add_run(TemplateRun(template, step, timestamps, rows[template.tensor_places]))
         except Exception as error:
             if self.plan.on_error == "stop" or not is_defect(error):
                 raise
@@ -257,7 +257,7 @@ class Recorder:
             return False
         return True
 
-    def add_run(self, run: BlockRun) -> None:
+    def add_run(self, run: TemplateRun) -> None:
         """Append operators that ran one after the other and whose summaries the reader has."""
         with self.lock:
             parts, count = [*self._gathered(), run], self._ops_in_parts + len(self._ops) + len(run.timestamps)
@@ -388,11 +388,11 @@ class Recorder:
         self.reader.finish_step()
         self._files.write_all()  # first: if it fails, the records are still in place
         parts, counted = self._all_parts(), self._counted
-        singles, runs = merged(parts), [part for part in parts if isinstance(part, BlockRun)]
+        singles, runs = merged(parts), [part for part in parts if isinstance(part, TemplateRun)]
         if len(self.names_seen) < MOST_NAMES:
             self.names_seen.update([(op.op_name, op.op_type) for op in singles.ops])
             for run in runs:
-                self.names_seen.update(run.pattern.names)
+                self.names_seen.update(run.template.names)
         settle(self.reader, singles.tensors, self._statistics)
         numbers = block_numbers(self._rows_of) if runs else None
         steps = steps_of(parts) | ({step} if counted else set())

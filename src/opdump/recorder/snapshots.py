@@ -13,7 +13,7 @@ import numpy.typing as npt
 from opdump.kernels import Summary
 from opdump.records import IO, HostPayload, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord, record_of
 from opdump.statistics import ElementStatistics, Extremes, SummaryStatistics
-from opdump.step_columns import TensorFacts
+from opdump.step_table import TensorFacts
 
 _new = object.__new__
 _NO_STATISTICS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})

@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from opdump.plan import DumpPlan, Trigger
 from opdump.recorder.snapshots import BlockNumbers, TensorSnapshot
 from opdump.records import FiledTensor, OpRecord, SkipReason
-from opdump.step_columns import BlockRun, Singles, StepColumns
+from opdump.step_table import NO_SUMMARY, Singles, StepTable, TemplateRun
 from opdump.verdict import Verdict
 
 # The parts of a step as a recorder keeps them: single records, and runs of blocks in columns.
 
 TakenSingles = Singles[TensorSnapshot]
-TakenPart = BlockRun | TakenSingles
+TakenPart = TemplateRun | TakenSingles
 BYTES_OF_OPERATOR: Final = 1000
 BYTES_OF_TENSOR: Final = 750
 BYTES_OF_OPERATOR_AND_TENSORS: Final = 3000
@@ -109,7 +111,7 @@ def changed(parts: Sequence[TakenPart], change: Callable[[OpRecord], OpRecord]) 
     ]
 
 
-def _changed_run(run: BlockRun, change: Callable[[OpRecord], OpRecord]) -> BlockRun:
+def _changed_run(run: TemplateRun, change: Callable[[OpRecord], OpRecord]) -> TemplateRun:
     before = run.op(0)
     after = change(before)
     return replace(run, step=after.step, rank_id=after.rank_id, later=run.later + after.order - before.order)
@@ -123,17 +125,14 @@ def records_of_step(
     """
     if not is_only:
         parts = list(_of_step(parts, step))
-    if numbers is None or not any(isinstance(part, BlockRun) for part in parts):
-        singles = merged(parts)
-        return singles.ops, singles.tensors, [entry.file for entry in singles.tensors]
-    columns = StepColumns(parts, *numbers)
+    table = StepTable(parts, *(numbers or (np.array([NO_SUMMARY]),)))
     files: list[str | None] = []
     for part in parts:
-        if isinstance(part, BlockRun):
+        if isinstance(part, TemplateRun):
             files += part.files or [None] * len(part.rows)
         else:
             files += [entry.file for entry in part.tensors]
-    return columns.ops, columns.tensors, files
+    return table.ops, table.tensors, files
 
 
 def _of_step(parts: Iterable[TakenPart], step: int) -> Iterator[TakenPart]:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution
+from opdump.catalog.query import Asked, executions_of
 from opdump.checks import CHECKS, Checks, Finding, Thresholds
-from opdump.checks.expected_values import PARAMETER, PROGRAMS_OWN, Consequences, Known
+from opdump.checks.expected_values import PARAMETER, PROGRAMS_OWN, Consequences
 from opdump.checks.nonfinite_lineage import Checked, Histories, History, SeenOperator
 from opdump.checks.not_finite import written
 from opdump.checks.tensor_checks import INTEGERS, LARGEST, TensorStats, stats_of, stats_of_summary
@@ -30,7 +31,6 @@ from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.doing import note
 from opdump.errors import OpdumpError
 from opdump.graph import shown_source
-from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.index.runs import CONFIG_NAME, METADATA, read_json_object
 from opdump.kernels import DTYPE_CODES, SUMMARY_FIELDS, summarise
 from opdump.layouts.ascend.operator_files import OverflowRecord
@@ -38,6 +38,7 @@ from opdump.layouts.ascend.places import is_time
 from opdump.records import DamagedPayload, OpRecord, TensorRecord
 from opdump.reports.shown_part import damage_of, finite_json
 from opdump.reports.table import Column, Printer, printable
+from opdump.step_table import FactsByTemplate, StepTable
 
 if TYPE_CHECKING:
     from opdump.catalog.catalog import Execution
@@ -65,7 +66,7 @@ def check_dump(
         is_poisoned = False
         histories = Histories()
         watch = WatchpointChecker(watchpoints)
-        chosen = None if watchpoints or not ChosenOperators.can_choose() else ChosenOperators(thresholds)
+        chosen = None if watchpoints or CHECKS.loaded().keys() != _OWN_CHECKS else ChosenOperators(thresholds)
         for place, one in enumerate(catalog.steps_of(number)):
             is_before = step == one + 1 and watch.has_history
             if step in (None, one):
@@ -97,29 +98,27 @@ def _check_step(
 ) -> list[OverflowRecord]:
     """Add the findings of a step; returns its overflow files."""
     overflows: list[OverflowRecord] = []
-    columns = None if chosen is None else catalog.columns(step, rank, inspected=True)
-    if chosen is not None and columns is not None and columns.with_summary[[*columns.files]].all():
-        seen, unknown = chosen.count(columns)
-        checked.tensors += seen
-        checked.unknown += unknown
-        for op, known in chosen.of(columns, checks):
-            checked.findings += checks.findings(op, known)
+    table = catalog.table(step, rank)
+    is_intact = catalog.has_intact_elements(table, rank)
+    if chosen is not None and is_intact and chosen.can_choose(table):
+        executions = chosen.of(table, checks, checked)
     else:
-        for execution in catalog.executions(step=step, rank=rank):
-            if isinstance(execution.op, OverflowRecord):
-                overflows.append(execution.op)
-            else:
-                checked.findings += checks.findings(execution.op, list(_stats(execution, checked)))
+        executions = filter(None, map(Asked(include_skipped=False).of, executions_of(table)))
+    for execution in executions:
+        if isinstance(execution.op, OverflowRecord):
+            overflows.append(execution.op)
+        else:
+            checked.findings += checks.findings(execution.op, [*_stats(execution, checked, is_intact=is_intact)])
     checked.findings += checks.end_step()
     return overflows
 
 
-def _stats(execution: Execution, checked: Checked) -> Iterator[tuple[TensorRecord, TensorStats]]:
+def _stats(execution: Execution, checked: Checked, *, is_intact: bool) -> Iterator[tuple[TensorRecord, TensorStats]]:
     for record in execution.tensors:
         checked.tensors += 1
         try:
             stats = _stats_of(record)
-            damage = damage_of(record) if record.statistics else ""
+            damage = damage_of(record) if record.statistics and not is_intact else ""
         except OpdumpError as error:
             stats, damage = None, str(error)
         if damage:
@@ -494,10 +493,9 @@ def _told(place: SeenOperator, *later: SeenOperator) -> str:
     return f"{steps}  {printable(place.op_type)}{at} ({printable(name)}): {place.text}"
 
 
-# Checks the steps that are stored as columns: numpy selects the operators that the checks must see, and only these become
-# records. An operator is selected if one of its tensors has NaN, infinities, only zeros or a number near the largest of its
-# type, or if its name and types change what the checks know about other operators. Selecting more operators than necessary
-# changes no finding; selecting all is the same as checking the records.
+# Numpy selects the operators that the checks must see, and only these become records. An operator is selected if one of its
+# tensors has NaN, infinities, only zeros or a number near the largest of its type, or if its name and types change what the checks
+# know about other operators. Selecting more operators than necessary changes no finding.
 
 _OWN_CHECKS: Final = frozenset({"nan", "inf", "all zero", "extreme"})
 _NOT_FINITE: Final = slice(SUMMARY_FIELDS.index("nan"), SUMMARY_FIELDS.index("negative_inf") + 1)
@@ -506,16 +504,14 @@ _ZERO, _MAX, _MIN = (SUMMARY_FIELDS.index(name) for name in ("zero", "max", "min
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Facts:
-    """What is known of a program except its numbers. Arrays have one item per tensor or per operator."""
+    """What is known of a template. Arrays have one item per tensor or per operator."""
 
     has_data: NDArray[np.bool_]
     """The tensors that were not left out."""
     known: NDArray[np.bool_]
     """The tensors that the checks can see."""
-    owners: NDArray[np.intp]
-    """The index of the operator of each tensor."""
-    tensors_of: Sequence[Sequence[int]]
-    """The tensors of each operator that the checks can see."""
+    can_be_seen: NDArray[np.bool_]
+    """The operators with such a tensor."""
     all_zeros: NDArray[np.float64]
     """The number of zeros at which a tensor counts as all zero; infinite if the check does not apply to its type."""
     bounds: NDArray[np.float64]
@@ -527,35 +523,36 @@ class _Facts:
 
 
 class ChosenOperators:
-    """Selects operators for one rank."""
+    """Selects operators for one rank, if all checks are opdump's own: checks of other packages see every operator."""
 
     def __init__(self, thresholds: Thresholds) -> None:
-        self._facts = FactsByProgram(lambda columns: _facts_of(columns, thresholds))
+        self._facts = FactsByTemplate(lambda table: _facts_of(table, thresholds))
 
     @staticmethod
-    def can_choose() -> bool:
-        """Whether all checks are opdump's own. Checks of other packages see every operator."""
-        return CHECKS.loaded().keys() == _OWN_CHECKS
+    def can_choose(table: StepTable[TensorRecord]) -> bool:
+        """Whether the step has a template, and its tensors have summaries, or neither statistics nor elements."""
+        return table.template is not None and all(
+            place not in table.others and place not in table.files for place in table.bare
+        )
 
-    def count(self, columns: BatchColumns) -> tuple[int, int]:
-        """The number of tensors in a step, and the number of those with unknown statistics."""
-        facts = self._facts.of(columns)
-        tensors = int(np.count_nonzero(facts.has_data))
-        return tensors, tensors - int(np.count_nonzero(facts.known))
-
-    def of(self, columns: BatchColumns, checks: Checks) -> Iterator[tuple[OpRecord, list[Known]]]:
-        """The operators of the step that `checks` must see, with all their tensors, in execution order."""
-        facts = self._facts.of(columns)
-        unusual, zeros = self._unusual(facts, columns.summaries)
-        if not unusual.any():
-            return
-        chosen = facts.changing.copy()
-        chosen[facts.owners[unusual]] = True
-        if (zeros & facts.kept).any():
-            chosen[:] = True
-        for place in range(len(chosen)):
-            if facts.tensors_of[place] and (chosen[place] or checks.follow_memory):
-                yield _execution(columns, place, facts.tensors_of[place])
+    def of(self, table: StepTable[TensorRecord], checks: Checks, checked: Checked) -> Iterator[Execution]:
+        """The operators of the step that `checks` must see, in execution order. The tensors of the others are counted."""
+        facts = self._facts.of(table)
+        unusual, zeros = self._unusual(facts, table.summaries)
+        chosen = np.zeros(len(facts.changing), np.bool_)
+        if unusual.any():
+            chosen |= facts.changing
+            chosen[table.owners[unusual]] = True
+            if (zeros & facts.kept).any():
+                chosen[:] = True
+            for place in np.flatnonzero(facts.can_be_seen).tolist():
+                if chosen[place] or checks.follow_memory:
+                    chosen[place] = True
+                    op, tensors = table.execution(place)
+                    yield Execution(op, tuple(tensor for tensor in tensors if not tensor.skip))
+        unseen = facts.has_data & ~(chosen & facts.can_be_seen)[table.owners]
+        checked.tensors += int(np.count_nonzero(unseen))
+        checked.unknown += int(np.count_nonzero(unseen & ~facts.known))
 
     def _unusual(self, facts: _Facts, rows: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """The tensors about which a check may report something, and those of them that are all zero."""
@@ -566,34 +563,21 @@ class ChosenOperators:
         return unusual, zeros
 
 
-def _execution(columns: BatchColumns, place: int, tensors: Sequence[int]) -> tuple[OpRecord, list[Known]]:
-    op = columns.op(place)
-    known: list[Known] = []
-    for tensor in tensors:
-        record = columns.tensor(op, tensor)
-        stats = stats_of(record.statistics, math.prod(record.shape))
-        if stats is not None:
-            known.append((record, stats))
-    return op, known
-
-
-def _facts_of(columns: BatchColumns, thresholds: Thresholds) -> _Facts:
-    ops, tensors = columns.records()
+def _facts_of(table: StepTable[TensorRecord], thresholds: Thresholds) -> _Facts:
+    ops, tensors = table.ops, table.tensors
     has_data = np.array([not (each.skip or each.op.skip) for each in tensors], np.bool_)
-    known = has_data & columns.with_summary
-    owners = np.array([place for place, _ in columns.pattern.tensors], np.intp)
-    tensors_of: list[list[int]] = [[] for _ in ops]
+    known = has_data & table.with_summary
+    seen: list[list[TensorRecord]] = [[] for _ in ops]
     for number in np.flatnonzero(known).tolist():
-        tensors_of[owners[number]].append(number)
+        seen[table.owners[number]].append(tensors[number])
     return _Facts(
         has_data=has_data,
         known=known,
-        owners=owners,
-        tensors_of=tensors_of,
+        can_be_seen=np.array([*map(bool, seen)], np.bool_),
         all_zeros=np.array([_all_zeros(each, thresholds) for each in tensors], np.float64),
         bounds=np.array([thresholds.extreme * LARGEST.get(each.dtype, math.inf) for each in tensors], np.float64),
         kept=np.array([len(each.shape) >= 2 and _is_of_program(each) for each in tensors], np.bool_),
-        changing=_changing(ops, [[tensors[number] for number in numbers] for numbers in tensors_of], thresholds),
+        changing=_changing(ops, seen, thresholds),
     )
 
 

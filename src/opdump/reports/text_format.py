@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Final
 from opdump import amounts
 from opdump.call_stacks import told_lines
 from opdump.catalog.catalog import Catalog, Execution, Run
-from opdump.catalog.query import has_finding, kind_of
+from opdump.catalog.query import executions_of, has_finding, kind_of
 from opdump.checks.expected_values import is_root_input
 from opdump.checks.not_finite import PARAMETER, Origins, Update, is_update, not_finite
 from opdump.degradation import told
 from opdump.errors import OpdumpError
 from opdump.graph import CONSTANT_PREFIX, EARLIER_PREFIX, PARAMETER_PREFIX, graph_word, shown_source
-from opdump.index.reader import BatchColumns, FactsByProgram
-from opdump.kernels import SUMMARY_FIELDS
 from opdump.layouts.mindspore_sync.files import sanitise
 from opdump.records import OpRecord, SkipReason, TensorRecord, shown_shape
 from opdump.reports.formats import DumpReport, FindingsReport
@@ -34,6 +32,7 @@ from opdump.reports.shown_part import (
     statistics_of,
 )
 from opdump.reports.table import Column, Printer
+from opdump.step_table import FactsByTemplate, StepTable
 
 if TYPE_CHECKING:
     from opdump.conversion.overflow import OverflowSearch
@@ -395,10 +394,8 @@ def _format(record: TensorRecord) -> str:
     return "" if record.format == "DefaultFormat" else record.format
 
 
-# The rows of a dump's table of steps. A step stored as columns, in which all numbers are finite, needs no records: numpy checks
-# the numbers, and the list of operators is shared.
-
-_NOT_FINITE: Final = slice(SUMMARY_FIELDS.index("nan"), SUMMARY_FIELDS.index("negative_inf") + 1)
+# The rows of a dump's table of steps. A step in which all numbers are finite needs no records: numpy checks the numbers, and the
+# facts about its template are shared.
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,23 +422,22 @@ class StepRows:
         self._rank = rank
         self._marked = marked
         self._origins = Origins()
-        self._ran = FactsByProgram(self._ran_in)
+        self._ran = FactsByTemplate(self._ran_in)
 
     def row(self, step: int) -> list[str]:
         """Rank, step, graphs, operators, tensors, tensors with NaN or infinities, their origin, and what was left out."""
-        columns = self._catalog.columns(step, self._rank)
-        if columns is not None and not (columns.summaries[:, _NOT_FINITE] > 0).any():
-            ran = self._ran.of(columns)
+        table = self._catalog.table(step, self._rank)
+        ran = self._ran.of(table)
+        bad = 0
+        if len(table.not_finite) or any(not_finite(table.others.get(place, {})) for place in table.bare):
+            for execution in executions_of(table):
+                if not execution.op.skip:
+                    self._origins.observe(execution.op, execution.tensors)
+                    bad += sum(bool(not_finite(record.statistics)) for record in execution.tensors if not record.skip)
+        else:
             self._origins.ran(ran.names)
             self._origins.observe_updates(ran.updates)
-            return self._row(step, ran, 0, columns.counted)
-        executions = list(self._catalog.executions(step=step, rank=self._rank, include_skipped=True))
-        bad = 0
-        for execution in executions:
-            if not execution.op.skip:
-                self._origins.observe(execution.op, execution.tensors)
-                bad += sum(bool(not_finite(record.statistics)) for record in execution.tensors if not record.skip)
-        return self._row(step, self._what_ran(executions), bad, self._catalog.counted(step, self._rank))
+        return self._row(step, ran, bad, table.counted)
 
     def _row(self, step: int, ran: _Ran, bad: int, counted: Mapping[SkipReason, int]) -> list[str]:
         skipped = Counter(counted) + Counter(ran.skipped)
@@ -451,16 +447,13 @@ class StepRows:
         self._origins.end_step(step)
         return [str(self._rank), str(step), ", ".join(sorted(ran.graphs)), *counts, first_bad, left_out]
 
-    def _ran_in(self, columns: BatchColumns) -> _Ran:
-        return self._what_ran(self._catalog.executions(step=columns.step, rank=self._rank, include_skipped=True))
-
-    def _what_ran(self, executions: Iterable[Execution]) -> _Ran:
+    def _ran_in(self, table: StepTable[TensorRecord]) -> _Ran:
         graphs: set[str] = set()
         skipped = Counter[SkipReason]()
         names: set[str] = set()
         updates: list[Update] = []
         operators = tensors = 0
-        for op, records in ((execution.op, execution.tensors) for execution in executions):
+        for op, records in ((execution.op, execution.tensors) for execution in executions_of(table)):
             graphs.add(self._graph_of(op))
             if op.skip:
                 skipped[op.skip] += 1

@@ -3,7 +3,7 @@
 A training runs the same operators at the same places on the same kind of tensors in every step. So one step is learned while it is
 recorded, operator by operator: the place in the program, the arguments, the tensors read and written, and where these lie in memory. In
 later steps, the compiled `Follower` compares each operator with the learned one. While they are equal, only a time stamp, the summaries
-and arguments that change in every step (a learning rate) are kept, in columns (`BlockRun`). After any other difference, `CaptureMode`
+and arguments that change in every step (a learning rate) are kept, in columns (`TemplateRun`). After any other difference, `CaptureMode`
 records as usual, one operator or the rest of the step:
 
     learning     CaptureMode records, and what it records is learned
@@ -47,7 +47,7 @@ from opdump.interpreter.critical_sections import not_interrupted
 from opdump.kernels import NATIVE_FOLLOWER
 from opdump.recorder import Elements, LiveTensor, Recorder, TensorSnapshot, isolated_as_a_whole
 from opdump.records import OpRecord
-from opdump.step_columns import BlockRun
+from opdump.step_table import TemplateRun
 
 # The state of an operator while it runs.
 
@@ -310,9 +310,9 @@ class Following:
             self.recorder.count_op(kind, count)
         if not timestamps:
             return
-        pattern = self._lesson.pattern(first, last)
+        template = self._lesson.template(first, last)
         numbers = np.frombuffer(rows, np.int64)
-        ops, slots = len(pattern.sequence.ops), len(pattern.sequence.slots)
+        ops, slots = len(template.ops), len(template.slots)
         if len(timestamps) > ops:
             self._in_flight = timestamps[ops], numbers[slots:].tolist(), files and files[slots:], step
         if ops:
@@ -324,7 +324,7 @@ class Following:
                 if first <= place < last
             }
             self.recorder.add_run(
-                BlockRun(pattern, step, timestamps[:ops], numbers[:slots], files=files, arguments=given)
+                TemplateRun(template, step, timestamps[:ops], numbers[:slots], files=files, arguments=given)
             )
 
     def _leave(self) -> None:

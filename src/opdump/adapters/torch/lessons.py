@@ -16,12 +16,12 @@ from opdump.interpreter.critical_sections import not_interrupted
 from opdump.kernels import DTYPE_CODES
 from opdump.recorder import Recorder, TensorSnapshot
 from opdump.records import HostPayload, OpRecord, SkipReason, TensorRecord
-from opdump.step_columns import BlockPattern, BlockTensor, OperatorSequence, TensorFacts, ran
+from opdump.step_table import StepTemplate, TensorFacts, TensorSlot, ran
 
 # A step: its operators in order, and parts of it as columns.
 
-_MOST_PATTERNS: Final = 1024
-"""The maximum number of patterns kept for a step. Beyond it, all are dropped and built again when needed."""
+_MOST_TEMPLATES: Final = 1024
+"""The maximum number of templates kept for a step. Beyond it, all are dropped and built again when needed."""
 Named = tuple[int, str, str, int, str, object]
 """The arguments of a call of `Sites.next`."""
 
@@ -51,7 +51,7 @@ class Event:
     """Snapshots of the inputs and outputs; their statistics are not used."""
     inputs: int = 0
     number: int = 0
-    """The number of earlier events that are operators of patterns."""
+    """The number of earlier events that are operators of templates."""
     first_tensor: int = 0
     """The index of its first tensor in `Lesson.tensors`."""
 
@@ -62,9 +62,9 @@ class Lesson:
 
     number: int
     events: list[Event] = field(default_factory=list)
-    patterns: dict[tuple[int, int], BlockPattern] = field(default_factory=dict)
+    templates: dict[tuple[int, int], StepTemplate] = field(default_factory=dict)
     tensors: list[tuple[Event, TensorSnapshot]] = field(default_factory=list)
-    """The tensors of operators of patterns."""
+    """The tensors of operators of templates."""
 
     def learned(self, event: Event) -> None:
         """Append the next event."""
@@ -76,12 +76,12 @@ class Lesson:
         if event.op is not None and event.kind is not Kind.OTHER:
             self.tensors += [(event, known) for known in event.tensors]
 
-    def pattern(self, first: int, last: int) -> BlockPattern:
+    def template(self, first: int, last: int) -> StepTemplate:
         """The operators and tensors of these events; the same object each time."""
-        known = self.patterns.get((first, last))
+        known = self.templates.get((first, last))
         if known is None:
             ops: list[OpRecord] = []
-            slots: list[BlockTensor] = []
+            slots: list[TensorSlot] = []
             facts: list[TensorFacts] = []
             for event in self.events[first:last]:
                 if event.op is None or event.kind is Kind.OTHER:
@@ -90,9 +90,9 @@ class Lesson:
                     slots.append((len(ops), each.io, each.slot, each.argument, each.source, len(facts)))
                     facts.append(TensorFacts(each.dtype, each.shape, each.data_size, each.skip, each.memory))
                 ops.append(event.op)
-            if len(self.patterns) >= _MOST_PATTERNS:
-                self.patterns.clear()
-            known = self.patterns[first, last] = OperatorSequence(ops, slots).pattern(facts)
+            if len(self.templates) >= _MOST_TEMPLATES:
+                self.templates.clear()
+            known = self.templates[first, last] = StepTemplate(ops, slots, facts)
         return known
 
 

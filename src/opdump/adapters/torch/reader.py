@@ -32,7 +32,7 @@ from opdump.kernels import BatchSummarizer, DigestBatch, SeenTensors, Summary, S
 from opdump.recorder import Elements, LiveTensor, TensorSnapshot
 from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 from opdump.statistics import ElementStatistics, Extremes, device_extremes
-from opdump.step_columns import NO_SUMMARY
+from opdump.step_table import NO_SUMMARY
 
 _NOWHERE = frozenset({"no storage", "unsupported layout"})
 """The skip reasons of tensors without memory, or without strided memory."""

@@ -23,7 +23,6 @@ from opdump.kernels import Summary, TableText
 from opdump.layouts.mindspore_sync.statistic_csv import cell, lines_of_rows, table_text, whole_number
 from opdump.records import IO, FiledTensor, OpRecord, StatisticValue, TensorRecord, escaped
 from opdump.statistics import DEVICE_DEFAULT, OWN, Extremes, SummaryStatistics, name_of_heading, statistic
-from opdump.step_columns import columns_of, extremes_of
 
 if TYPE_CHECKING:
     from typing import Any
@@ -433,7 +432,7 @@ _BETWEEN: Final = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class RepeatedTables:
-    """The classic tables of every batch with one pattern whose tensors with summaries have the same indices."""
+    """The classic tables of every batch with one template whose tensors with summaries have the same indices."""
 
     owners: Sequence[int]
     """For each table, the index of its operator."""
@@ -450,14 +449,12 @@ class RepeatedTables:
 
     def texts(self, batch: Batch) -> list[bytes]:
         """The tables of `batch`."""
-        assert batch.summaries is not None
-        columns = classic_columns(batch.summaries[self.tensors], dict(self._extremes(batch)), self.whole)
+        columns = classic_columns(batch.table.summaries[self.tensors], dict(self._extremes(batch)), self.whole)
         return self.template.fill(columns).split(_BETWEEN)
 
     def _extremes(self, batch: Batch) -> Iterator[tuple[int, Extremes]]:
         """Max and min by the rules of a device if they differ from the summary, by row."""
-        columns = columns_of(batch.ops, batch.tensors)
-        known: Mapping[int, Extremes] = extremes_of(batch.tensors) if columns is None else columns.extremes
+        known = batch.table.extremes
         if known:
             for row, tensor in enumerate(self.tensors.tolist()):
                 if tensor in known:
@@ -470,9 +467,9 @@ def repeated_tables(batch: Batch, name_before_time: Callable[[OpRecord], str | N
 
     Every tensor with statistics must have a summary.
     """
-    bare, ops, tensors = set(batch.bare), [*batch.ops], [*batch.tensors]
+    bare, ops, tensors = set(batch.table.bare), [*batch.table.ops], [*batch.table.tensors]
     of_operators: dict[int, list[int]] = {}
-    for place, owner in enumerate(batch.pattern.places):
+    for place, owner in enumerate(batch.template.places):
         if not ops[owner].skip:
             of_operators.setdefault(owner, []).append(place)
     owners: list[int] = []

@@ -19,7 +19,7 @@ from opdump.errors import CorruptDumpError, UndecodableTensorError
 from opdump.graph import Graph
 from opdump.index.opening import INDEX_NAME
 from opdump.index.payload import FilePayload, InFile, bytes_of, inside, is_sample, is_stored_as
-from opdump.index.reader import BatchRecords, IndexReader
+from opdump.index.reader import IndexReader
 from opdump.index.runs import METADATA, LostFiles, Run, RunChoice, cut_off, left_out
 from opdump.layouts.ascend.operator_files import OperatorRow, OverflowRecord, decode_operator_csv
 from opdump.layouts.ascend.places import (
@@ -31,12 +31,13 @@ from opdump.layouts.ascend.places import (
     list_place,
     started,
 )
-from opdump.layouts.base import ModelDirectories, StepContent, require_run
+from opdump.layouts.base import ModelDirectories, require_run
 from opdump.layouts.mindspore_sync.files import dtype_of_token, read_table
 from opdump.layouts.mindspore_sync.from_files import TrueNames, phase_of
 from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.records import IO, DamagedPayload, OpRecord, Payload, TensorRecord
+from opdump.step_table import StepTable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -95,7 +96,7 @@ class DeviceTree:
         beside = self._graphs.graph_ids if self._graphs is not None else ()
         return tuple(sorted({*beside, *(place.graph_id for place in self._places)}))
 
-    def step(self, step: int) -> StepContent:
+    def step(self, step: int) -> StepTable[TensorRecord]:
         """The records of a step; none if the selected run does not have it.
 
         Records in opdump's index are read from there; the rest, what a killed run or a device left, from the files.
@@ -305,7 +306,9 @@ def _overflows(files: PlaceFiles, stamps: Collection[int]) -> PlaceFiles:
     return PlaceFiles(tuple(found), None, ())
 
 
-def _with_index(content: StepContent, batches: Sequence[BatchRecords]) -> StepContent:
+def _with_index(
+    content: StepTable[TensorRecord], batches: Sequence[StepTable[TensorRecord]]
+) -> StepTable[TensorRecord]:
     ops, tensors, counted = list(content.ops), list(content.tensors), Counter(content.counted)
     listed = [op for batch in batches for op in batch.ops]
     # Operators outside of the index came after those in it.
@@ -313,7 +316,7 @@ def _with_index(content: StepContent, batches: Sequence[BatchRecords]) -> StepCo
     later = {id(op): replace(op, order=first + number) for number, op in enumerate(ops)}
     for batch in batches:
         counted.update(batch.counted)
-    return StepContent(
+    return StepTable.of(
         (*listed, *later.values()),
         (
             *(tensor for batch in batches for tensor in batch.tensors),
@@ -323,7 +326,7 @@ def _with_index(content: StepContent, batches: Sequence[BatchRecords]) -> StepCo
     )
 
 
-def _content(executed: Sequence[Executed]) -> StepContent:
+def _content(executed: Sequence[Executed]) -> StepTable[TensorRecord]:
     ops: list[OpRecord] = []
     tensors: list[TensorRecord] = []
     counts: dict[tuple[str, int, str, str], int] = {}
@@ -334,7 +337,7 @@ def _content(executed: Sequence[Executed]) -> StepContent:
         op = replace(op, order=order, occurrence=occurrence)
         ops.append(op)
         tensors.extend(replace(tensor, op=op) for tensor in execution.tensors)
-    return StepContent(tuple(ops), tuple(tensors))
+    return StepTable.of(ops, tensors)
 
 
 # The records of one directory of a device's dump: headers of dump files, names and headers of npy files, rows of csv files.
@@ -685,26 +688,26 @@ class Indexes:
                 self._newest[home] = _LATER_THAN_ANY
         return self._newest[home]
 
-    def read(self, home: str, step: int, problems: list[CorruptDumpError]) -> list[BatchRecords] | None:
+    def read(self, home: str, step: int, problems: list[CorruptDumpError]) -> list[StepTable[TensorRecord]] | None:
         """The records of a step in an index; None if it is damaged, which is added to `problems`."""
         reader = self._readers[home]
         try:
             files = LostFiles(self._root / home)
-            return [self._present(home, reader.read(batch), files, problems) for batch in reader.of_step(step)]
+            return [self._present(home, reader.table(batch), files, problems) for batch in reader.of_step(step)]
         except CorruptDumpError as error:
             problems.append(error)
             return None
 
     def _present(
-        self, home: str, batch: BatchRecords, files: LostFiles, problems: list[CorruptDumpError]
-    ) -> BatchRecords:
+        self, home: str, batch: StepTable[TensorRecord], files: LostFiles, problems: list[CorruptDumpError]
+    ) -> StepTable[TensorRecord]:
         """The records, without a payload if the file does not exist."""
         with_files = [
             (record, record.payload.relative if isinstance(record.payload, FilePayload | DumpPayload) else None)
             for record in batch.tensors
         ]
         present = files.without_payload(with_files, problems, is_complete=self.is_complete(home))
-        return batch._replace(tensors=present)
+        return StepTable.of([*batch.ops], present, batch.counted)
 
 
 def _open_payload(root: Path, file: str, dtype: str, shape: tuple[int, ...]) -> Payload:

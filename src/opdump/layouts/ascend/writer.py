@@ -49,7 +49,7 @@ from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, Exception
 from opdump.dump_file.opdebug import opdebug_json
 from opdump.dump_file.writing import encode_dump_file
 from opdump.graph import Graph, graph_word
-from opdump.index.batch import Batch, Pattern
+from opdump.index.batch import Batch, IndexTemplate
 from opdump.index.opening import INDEX_NAME
 from opdump.index.runs import METADATA
 from opdump.index.writer import IndexWriter, RunFacts
@@ -119,7 +119,7 @@ class AscendWriter(RankWriter):
         """Millisecond of the last operator that failed."""
         self._calls = itertools.count()
         self._is_classic = is_classic(plan.statistic_category)
-        self._last: tuple[Pattern, Sequence[int]] | None = None
+        self._last: tuple[IndexTemplate, Sequence[int]] | None = None
         """The form of the last batch, if its tables can be filled."""
         self._repeated: RepeatedTables | None = None
         """The filler for a batch that repeats the last one; created when needed."""
@@ -293,10 +293,10 @@ class AscendWriter(RankWriter):
         elif self._repeated is None:
             self._repeated = repeated_tables(batch, self._name_before_time)
         if self._repeated is None:
-            self._write_statistics(batch.tensors)
+            self._write_statistics(batch.table.tensors)
             return
-        repeated, times = self._repeated, batch.timestamps
-        directories = {place: self._directory(batch.ops[place]) for place in set(repeated.neighbours)}
+        repeated, times = self._repeated, batch.table.timestamps
+        directories = {place: self._directory(batch.table.ops[place]) for place in set(repeated.neighbours)}
         tables = zip(repeated.owners, repeated.neighbours, repeated.names, repeated.texts(batch), strict=True)
         self.sink.write_small(
             [(self._path(directories[place], f"{name}{times[owner]}.csv"), text) for owner, place, name, text in tables]

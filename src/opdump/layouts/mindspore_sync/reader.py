@@ -19,9 +19,9 @@ from opdump.errors import CorruptDumpError
 from opdump.graph import Graph, graph_of_word, graph_word
 from opdump.index.opening import INDEX_NAME
 from opdump.index.payload import FilePayload, inside
-from opdump.index.reader import BatchColumns, BatchRecords, IndexReader
+from opdump.index.reader import IndexReader
 from opdump.index.runs import ENVIRONMENT_NAME, METADATA, LostFiles, Run, RunChoice, cut_off, read_json_object
-from opdump.layouts.base import StepContent, require_run
+from opdump.layouts.base import require_run
 from opdump.layouts.mindspore_sync.files import (
     PARAMETER,
     PlaceFiles,
@@ -42,6 +42,7 @@ from opdump.layouts.mindspore_sync.from_files import (
     records_of_place,
 )
 from opdump.records import OpRecord, SkipReason, TensorRecord
+from opdump.step_table import StepTable
 
 _GRAPHS, _ORDERS = "graphs", "execution_order"
 _GRAPH_STEM = "ms_output_trace_code_graph_"
@@ -125,7 +126,7 @@ class RankTree:
 
     def is_indexed(self, step: int) -> bool:
         """Whether the index has every file of a step."""
-        known = {key: record for _, records in self._batches(step) for key, record in keyed(records.tensors)}
+        known = {key: record for _, table in self._batches(step) for key, record in keyed(table.tensors)}
         return not self._unindexed(step, known).tensors
 
     @property
@@ -140,62 +141,53 @@ class RankTree:
                     found.add(graph_id)
         return tuple(sorted(found))
 
-    def step(self, step: int) -> StepContent:
-        """The records of a step; none if the selected run does not have it."""
-        columns = self.columns(step)
-        if columns is not None:
-            recorded = columns.records()
-            return StepContent(tuple(recorded[0]), tuple(recorded[1]), columns.counted)
+    def step(self, step: int) -> StepTable[TensorRecord]:
+        """The operators and tensors of a step; none if the selected run does not have it."""
         batches = self._batches(step)
-        known = {key: record for _, records in batches for key, record in keyed(records.tensors)}
+        if len(batches) == 1 and self._run in ("latest", "all", batches[0][0]) and self._is_whole(step, batches[0][1]):
+            return batches[0][1]
+        known = {key: record for _, table in batches for key, record in keyed(table.tensors)}
         rest = self._unindexed(step, known)
         runs = {run for run, _ in batches} | {self._run_id(op.timestamp) for op in rest.ops}
         if not runs:
-            return StepContent()
+            return StepTable.of((), ())
         chosen = {max(runs)} if self._run == "latest" else runs if self._run == "all" else {self._run}
         ops: list[OpRecord] = []
         tensors: list[TensorRecord] = []
         counted: Counter[SkipReason] = Counter()
         files = LostFiles(self.root)
-        for run, records in batches:
+        for run, table in batches:
             if run in chosen:
-                counted.update(records.counted)
-                ops.extend(records.ops)
-                tensors.extend(self._present(records.tensors, run, files))
+                counted.update(table.counted)
+                ops.extend(table.ops)
+                tensors.extend(self._present(table.tensors, run, files))
         ops, tensors = _joined(ops, tensors)
         rest = _chosen(rest, lambda op: self._run_id(op.timestamp) in chosen)
         if rest.ops and any(not self._is_complete(self._run_id(op.timestamp)) for op in rest.ops):
             self._note(cut_off(self.root, step, len(rest.ops)))
         rest = _after(ops, rest)
         self._note(*rest.problems)
-        return StepContent((*ops, *rest.ops), (*tensors, *rest.tensors), counted)
+        return StepTable.of((*ops, *rest.ops), (*tensors, *rest.tensors), counted)
 
-    def columns(self, step: int, *, inspected: bool = False) -> BatchColumns | None:
-        """The step as columns, if the index has all of it in one batch, with its elements if there are any.
-
-        `inspected`: None if existing elements are damaged, as far as that is visible without reading them.
-        """
-        batches = self._index.of_step(step) if self._index is not None else ()
-        if self._index is None or len(batches) != 1 or (isinstance(self._run, int) and batches[0].run != self._run):
-            return None
+    def _is_whole(self, step: int, table: StepTable[TensorRecord]) -> bool:
+        """Whether the index has all of a step in this table, and its elements are known to exist."""
         try:
-            columns = self._index.columns(batches[0])
             # Executions with the same time stamp may be one execution, stored in two parts.
-            if columns is None or len({*columns.timestamps.tolist()}) < len(columns.timestamps):
-                return None
-            if columns.files and not self._has_elements(columns, inspected=inspected):
-                return None
-            with_summary = columns.with_summary
+            if len({*table.timestamps}) < len(table.timestamps) or (table.files and not self._has_elements(table)):
+                return False
+            with_summary = table.with_summary
             for place in self._places_of_step.get(step, ()):
-                numbers = columns.pattern.program.tensors_by_directory.get((place.net_name, place.graph_id))
-                rows = 0 if numbers is None else np.count_nonzero(with_summary[numbers])
+                slots = None
+                if table.template is not None:
+                    slots = table.template.slots_by_directory.get((place.net_name, place.graph_id))
+                rows = 0 if slots is None else np.count_nonzero(with_summary[slots])
                 if self.files(place).tensors or not self._has_rows(place, int(rows)):
-                    return None
+                    return False
         except CorruptDumpError:
-            return None  # the reader of the records reports it
-        return columns
+            return False  # the reader of the records reports it
+        return True
 
-    def _has_elements(self, columns: BatchColumns, *, inspected: bool) -> bool:
+    def _has_elements(self, table: StepTable[TensorRecord]) -> bool:
         """Whether all files of a step are known to exist; in this layout each file is looked up per record."""
         return False
 
@@ -293,12 +285,13 @@ class RankTree:
             self._note(CorruptDumpError(f"{path}: cannot be read ({error.strerror}); names are taken from the files"))
             return None
 
-    def _batches(self, step: int) -> list[tuple[int, BatchRecords]]:
+    def _batches(self, step: int) -> list[tuple[int, StepTable[TensorRecord]]]:
+        """The runs and tables of the batches of a step."""
         index = self._index
         if index is None:
             return []
         try:
-            return [(batch.run, index.read(batch)) for batch in index.of_step(step)]
+            return [(batch.run, index.table(batch)) for batch in index.of_step(step)]
         except CorruptDumpError as error:
             self._note(error)
             return []

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.errors import CorruptDumpError
-from opdump.index.batch import Batch, Pattern
+from opdump.index.batch import Batch, IndexTemplate
 from opdump.kernels import Summary, TableText
 from opdump.layouts.mindspore_sync.files import STATISTIC_NAME
 from opdump.records import IO, FiledTensor, OpRecord, StatisticValue
@@ -316,7 +316,7 @@ _NO_OTHERS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class RepeatedRows:
-    """The rows of one file, for every batch with one pattern whose tensors with summaries have the same indices."""
+    """The rows of one file, for every batch with one template whose tensors with summaries have the same indices."""
 
     encoder: StatisticEncoder
     template: TableText
@@ -329,14 +329,13 @@ class RepeatedRows:
 
     def text(self, batch: Batch) -> bytes:
         """The rows of `batch`."""
-        assert batch.summaries is not None
-        numbers = batch.summaries
+        numbers = batch.table.summaries
         if len(self.tensors) < len(numbers):
             numbers = numbers[self.tensors]
         others: Sequence[Mapping[str, StatisticValue]] = (_NO_OTHERS,) * len(numbers)
-        if batch.others:
-            others = [batch.others.get(place, _NO_OTHERS) for place in self.tensors.tolist()]
-        times = [*map(batch.timestamps.__getitem__, self.owners)]
+        if batch.table.others:
+            others = [batch.table.others.get(place, _NO_OTHERS) for place in self.tensors.tolist()]
+        times = [*map(batch.table.timestamps.__getitem__, self.owners)]
         return self.template.fill([times, *self.encoder.columns(numbers, others)])
 
 
@@ -351,15 +350,15 @@ def repeated_rows(
 
     Every tensor with statistics must have a summary.
     """
-    bare, ops, tensors_of_batch = set(batch.bare), list(batch.ops), list(batch.tensors)
+    bare, ops, tensors_of_batch = set(batch.table.bare), list(batch.table.ops), list(batch.table.tensors)
     starts = [encoder.start(*written_as(op), timestamp="%d") for op in ops]
     places: dict[str, list[int]] = {}
-    for place, (tensor, owner) in enumerate(zip(tensors_of_batch, batch.pattern.places, strict=True)):
+    for place, (tensor, owner) in enumerate(zip(tensors_of_batch, batch.template.places, strict=True)):
         if place not in bare and not tensor.skip and not ops[owner].skip:
             places.setdefault(directory_of(ops[owner]), []).append(place)
     tables = []
     for tensors in places.values():
-        owners = [batch.pattern.places[place] for place in tensors]
+        owners = [batch.template.places[place] for place in tensors]
         rows = [
             starts[owner] + encoder.row(tensors_of_batch[place]) for owner, place in zip(owners, tensors, strict=True)
         ]
@@ -402,7 +401,7 @@ class StatisticFiles:
         self._written_as = written_as
         self._encoder = StatisticEncoder(plan.statistic_category, trailing_comma=plan.trailing_comma)
         self._written: dict[str, bytes] = {}
-        self._last: tuple[Pattern, Sequence[int]] | None = None
+        self._last: tuple[IndexTemplate, Sequence[int]] | None = None
         self._repeated: list[RepeatedRows] | None = None
         """The fillers for a batch that repeats the last one; created when needed."""
 
@@ -411,13 +410,13 @@ class StatisticFiles:
         last, self._last = self._last, form_of(batch)
         if self._last is None or self._last != last:
             self._repeated = None
-            self.write(batch.tensors)
+            self.write(batch.table.tensors)
             return
         if self._repeated is None:
             self._repeated = repeated_rows(
                 batch, self._encoder, directory_of=self._directory_of, written_as=self._written_as
             )
-        self._append({self._directory_of(batch.ops[rows.op]): rows.text(batch) for rows in self._repeated})
+        self._append({self._directory_of(batch.table.ops[rows.op]): rows.text(batch) for rows in self._repeated})
 
     def write(self, tensors: Sequence[FiledTensor]) -> None:
         """Append the rows of tensors, grouped by operator; none for those without statistics."""
@@ -448,11 +447,11 @@ class StatisticFiles:
         self._written = written
 
 
-def form_of(batch: Batch) -> tuple[Pattern, Sequence[int]] | None:
+def form_of(batch: Batch) -> tuple[IndexTemplate, Sequence[int]] | None:
     """The common form of batches whose rows differ only in time stamps and statistics; None if rows must be printed one by one."""
-    if batch.summaries is None or not batch.others.keys().isdisjoint(batch.bare):
+    if not batch.table.has_summaries or not batch.table.others.keys().isdisjoint(batch.table.bare):
         return None
     # A directory belongs to a step, and patterns have no steps.
-    if not batch.is_of_one_step:
+    if not batch.table.is_of_one_step:
         return None
-    return batch.pattern, batch.bare
+    return batch.template, batch.table.bare

@@ -146,7 +146,7 @@ class SyncWriter(RankWriter):
             return  # a limit leaves no room for it, and no table lists it
         self._write_statistics(batch)
         # A step in which nothing of a graph was selected still counts as executed by the graph.
-        self._write_history(step, batch.pattern.graph_ids - self._described)
+        self._write_history(step, batch.template.graph_ids - self._described)
         if room is None:
             self._write_index(step, batch, files, counted, None)
 

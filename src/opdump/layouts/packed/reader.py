@@ -17,7 +17,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from opdump.errors import CorruptDumpError
 from opdump.index.payload import FilePayload, InFile, inside, is_stored_as
-from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.index.runs import LostFiles, RunChoice
 from opdump.kernels import xxh3_low_pointer
 from opdump.kernels.append_file import ALIGNMENT, HEADER_HASH
@@ -45,6 +44,7 @@ from opdump.layouts.packed.record import (
     type_and_sizes,
 )
 from opdump.records import TensorRecord
+from opdump.step_table import FactsByTemplate, StepTable
 
 # Elements in a file of elements, read on demand.
 
@@ -113,7 +113,7 @@ class PackedRank(RankTree):
     ) -> None:
         self._ends: dict[str, int] = {}
         """The end of the complete records of a file."""
-        self._expected = FactsByProgram(_expected_of)
+        self._expected = FactsByTemplate(_expected_of)
         super().__init__(root, rank_id, run=run, places=places)
 
     def _other_places(self) -> tuple[TensorDirectory, ...]:
@@ -178,28 +178,36 @@ class PackedRank(RankTree):
             )
         return present
 
-    def _has_elements(self, columns: BatchColumns, *, inspected: bool) -> bool:
-        """Whether each record begins within the file of elements and, with `inspected`, has the expected header.
+    def _has_elements(self, table: StepTable[TensorRecord]) -> bool:
+        """Whether each record begins within the file of elements.
 
         All elements of a step are in the file of its run. Records in other files are looked up one by one.
         """
-        places = [*columns.files.values()]
+        return self._elements_of(table) is not None
+
+    def has_intact_elements(self, table: StepTable[TensorRecord]) -> bool:
+        """Whether each record of elements has the expected header."""
+        elements = self._elements_of(table)
+        if elements is None:
+            return False
+        expected = self._expected.of(table)
+        return are_as_expected(
+            inside(self.root, elements[0]), elements[1], expected.at(np.array([*table.files], np.intp))
+        )
+
+    def _elements_of(self, table: StepTable[TensorRecord]) -> tuple[str, npt.NDArray[np.int64]] | None:
+        """The file of all elements of a step, and where their records begin; None if they are not all within one file."""
+        places = [*table.files.values()]
         file, _, _ = places[0].rpartition("@")
         head = f"{file}@"
         if not file.endswith(_SUFFIX) or not all(place.startswith(head) for place in places):
-            return False
+            return None
         texts = [place[len(head) :] for place in places]
         digits = "".join(texts)
         if "" in texts or not (digits.isascii() and digits.isdecimal()) or max(map(len, texts)) >= _MOST_DIGITS:
-            return False
+            return None
         offsets = np.array([*map(int, texts)], np.int64)
-        if offsets.max() >= self._end_of(file):
-            return False
-        if not inspected:
-            return True
-        expected = self._expected.of(columns)
-        numbers = np.array([*columns.files], np.intp)
-        return are_as_expected(inside(self.root, file), offsets, expected.at(numbers))
+        return (file, offsets) if offsets.max() < self._end_of(file) else None
 
     def _end_of(self, file: str) -> int:
         if file not in self._ends:
@@ -210,10 +218,9 @@ class PackedRank(RankTree):
         return self._ends[file]
 
 
-def _expected_of(columns: BatchColumns) -> ExpectedHeaders:
+def _expected_of(table: StepTable[TensorRecord]) -> ExpectedHeaders:
     """The expected headers of the records of tensors; those without elements are not checked."""
-    tensors = columns.records()[1]
-    return ExpectedHeaders.of((each.dtype, (each.sample,) if each.sample else each.shape) for each in tensors)
+    return ExpectedHeaders.of((each.dtype, each.payload_shape) for each in table.tensors)
 
 
 def read_places(path: Path, places: Sequence[RankPlace], run: RunChoice = "latest") -> tuple[PackedRank, ...]:

@@ -23,15 +23,14 @@ from opdump.plan import DumpPlan
 from opdump.recorder import Recorder, make_recorder, step_parts
 from opdump.records import Frame, OpRecord, TensorRecord, record_of
 from opdump.statistics import DEVICE_DEFAULT
-from opdump.step_columns import (
+from opdump.step_table import (
     NO_SUMMARY,
-    BlockRun,
-    BlockTensor,
-    OperatorSequence,
     Singles,
-    StepColumns,
+    StepTable,
+    StepTemplate,
+    TemplateRun,
     TensorFacts,
-    columns_of,
+    TensorSlot,
 )
 
 _TIME = re.compile(r"/[0-9]{14}/")
@@ -326,16 +325,16 @@ def test_a_step_of_very_many_operators_is_filed_in_parts(
 def test_no_record_is_made_of_a_step_that_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(tmp_path, in_columns=True)
     made: list[int] = []
-    real = BlockRun.op
+    real = TemplateRun.op
 
-    def op(run: BlockRun, place: int) -> OpRecord:
+    def op(run: TemplateRun, place: int) -> OpRecord:
         made.append(place)
         return real(run, place)
 
     for step in range(6):
         if step == 3:
-            monkeypatch.setattr(BlockRun, "op", op)
-            monkeypatch.setattr(BlockRun, "tensor", lambda *_: pytest.fail("a record was made"))
+            monkeypatch.setattr(TemplateRun, "op", op)
+            monkeypatch.setattr(StepTable, "_tensor", lambda *_: pytest.fail("a record was made"))
         program.step(step, single=False)
         program.recorder.end_step(step)
     assert len(made) <= 3  # the first operator of each file needs its directory
@@ -347,20 +346,20 @@ def test_no_record_is_made_of_a_step_that_repeats(tmp_path: Path, monkeypatch: p
 def test_few_records_are_made_of_a_step_with_a_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(tmp_path, in_columns=True)
     made: list[int] = []
-    real = BlockRun.tensor
+    real = StepTable.tensor
 
-    def tensor(run: BlockRun, place: int, *args: Any) -> TensorRecord:
+    def tensor(table: StepTable[Any], place: int, op: OpRecord) -> Any:
         made.append(place)
-        return real(run, place, *args)
+        return real(table, place, op)
 
     for step in range(4):
         if step == 3:
-            monkeypatch.setattr(BlockRun, "tensor", tensor)
+            monkeypatch.setattr(StepTable, "tensor", tensor)
         program.step(step, single=False)
         tensors = [HostTensor.of_array(np.array([each, 1], np.float32), stays=True) for each in (-np.inf, 0)]
         program.emit(program.run(step, itertools.count(100), Counter()), 1, 2, [*tensors])
         program.recorder.end_step(step)
-    assert made == [0, 1, 2]  # the operator that wrote the mask, and the one that read it
+    assert made == [22, 23, 24]  # the tensors of the operator that wrote the mask, and of the one that read it
     assert (program.recorder.verdict.kind, program.recorder.verdict.how) == ("none", "net/mask")
     program.close()
 
@@ -374,41 +373,44 @@ def by_step(place: Path) -> dict[int, list[TensorRecord]]:
 
 def test_sequences_of_a_step_are_its_records() -> None:
     ops = [OpRecord("Add", f"Add-op{place}", 0, order=place) for place in range(2)]
-    slots: list[BlockTensor] = [(0, "input", 0, "x", "", 0), (1, "output", 0, "", "", 1), (1, "output", 1, "", "", 2)]
+    slots: list[TensorSlot] = [(0, "input", 0, "x", "", 0), (1, "output", 0, "", "", 1), (1, "output", 1, "", "", 2)]
     facts = (TensorFacts("float32", (2,), 8), TensorFacts("int8", (), 1), TensorFacts("key", (), 0, "opaque"))
-    pattern = OperatorSequence(ops, slots).pattern(facts)
-    assert pattern.sequence.pattern(tuple(facts)) is pattern
-    run = BlockRun(pattern, 4, range(10, 12), np.array([1, 0, -1]))
+    template = StepTemplate(ops, slots)
+    on_facts = template.on(facts)
+    assert template.on(tuple(facts)) is on_facts
+    run = TemplateRun(on_facts, 4, range(10, 12), np.array([1, 0, -1]))
     other = OpRecord("Mul", "Mul-op0", 12, 4)
     single = TensorRecord(other, "output", 0, "float32", (2,), statistics={"max": np.inf})
-    table = np.array([np.arange(11.0), np.arange(11.0) + 20, NO_SUMMARY])
-    columns = StepColumns([run, Singles([other], [single])], table)
-    assert columns_of(columns.ops, columns.tensors) is columns
-    assert columns_of([*columns.ops], [*columns.tensors]) is None
-    assert columns.timestamps == [10, 11, 12]
-    assert [columns.ops[-1], columns.ops[1].timestamp, columns.ops[0].step] == [other, 11, 4]
-    assert columns.ops[1:] == [*columns.ops][1:]
-    tensors = columns.tensors[:]
+    summaries = np.array([np.arange(11.0), np.arange(11.0) + 20, NO_SUMMARY])
+    table: StepTable[TensorRecord] = StepTable([run, Singles([other], [single])], summaries)
+    assert StepTable.of(table.ops, table.tensors) is table
+    assert StepTable.of([*table.ops], [*table.tensors]) is not table
+    assert table.timestamps == [10, 11, 12]
+    assert [table.ops[-1], table.ops[1].timestamp, table.ops[0].step] == [other, 11, 4]
+    assert table.ops[1:] == [*table.ops][1:]
+    tensors = table.tensors[:]
     assert [(each.op, each.slot, each.dtype, each.skip) for each in tensors] == [
-        (columns.ops[0], 0, "float32", ""),
-        (columns.ops[1], 0, "int8", ""),
-        (columns.ops[1], 1, "key", "opaque"),
+        (table.ops[0], 0, "float32", ""),
+        (table.ops[1], 0, "int8", ""),
+        (table.ops[1], 1, "key", "opaque"),
         (other, 0, "float32", ""),
     ]
     assert [each.statistics.get("count") for each in tensors] == [20, 0, None, None]
-    assert [*columns.bare] == [2, 3]
-    assert [*columns.bare_tensors()] == [facts[2], single]
-    assert columns.others == {3: {"max": np.inf}}
-    assert columns.op_types == {"Add", "Mul"}
-    assert [*columns.not_finite] == [0, 1]
+    assert [*table.bare] == [2, 3]
+    assert [*table.bare_tensors()] == [facts[2], single]
+    assert table.others == {3: {"max": np.inf}}
+    assert table.op_types == {"Add", "Mul"}
+    assert [*table.not_finite] == [0, 1]
     with pytest.raises(IndexError):
-        columns.ops[3]
+        table.ops[3]
 
 
 def test_a_tensor_of_an_operator_that_was_filed_before_brings_it_along() -> None:
-    run = BlockRun(OperatorSequence([], []).pattern(()), 0, (), np.empty(0, np.intp))
+    run = TemplateRun(StepTemplate([], []), 0, (), np.empty(0, np.intp))
     op = OpRecord("Add", "Add-op0", 1)
-    columns = StepColumns([run, Singles([], [TensorRecord(op, "output", 0, "int8", ())])], np.array([NO_SUMMARY]))
-    batch = Batches().of(columns.ops, columns.tensors)
-    assert [*batch.ops] == [op]
-    assert [*batch.pattern.places] == [0]
+    table: StepTable[TensorRecord] = StepTable(
+        [run, Singles([], [TensorRecord(op, "output", 0, "int8", ())])], np.array([NO_SUMMARY])
+    )
+    batch = Batches().of(table.ops, table.tensors)
+    assert [*batch.table.ops] == [op]
+    assert [*batch.template.places] == [0]
