@@ -64,7 +64,7 @@ $(VENV)/.opdump: $(VENV)/.torch pyproject.toml $(NATIVE)
 	@echo "setting up $(VENV), only once: 2 of 2, install opdump and compile its kernels (a minute)"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS) scikit-learn
 	@$(INSTALL) .
-	@$(BIN)/python -c "from opdump.kernels import why_slow; print(*filter(None, [why_slow()]), end='')"
+	@$(BIN)/python -c "from opdump.kernels import why_slow; why_slow() and print('statistics will be slow:', why_slow())"
 	@touch $@
 
 # What tests and linters need besides; the kernels are built already.
