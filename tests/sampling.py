@@ -9,6 +9,8 @@
 
 `FILES` lists files whose tests start programs or compare many dumps; one in N of their tests runs. The cases with the
 smallest digests of their names are kept, and at least one. The end of a run lists what was sampled.
+
+A test with generated examples (Hypothesis) runs a quarter of them, the same ones each time.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from itertools import chain
 from typing import Final
 
 import pytest
+from hypothesis import settings
 
 FILES: Final[Mapping[str, int]] = {
     "tests/startup/": 6,
@@ -51,6 +54,10 @@ FILES: Final[Mapping[str, int]] = {
     "tests/torch/": 6,
 }
 """One in N tests of a file runs, by the start of its path."""
+_EXAMPLES = 4
+"""One in N generated examples runs."""
+_SETTINGS = "_hypothesis_internal_use_settings"
+_ASKED = "opdump_settings_asked"
 _KEY = "sampled"
 """The key under which a pytest-xdist worker reports what it deselected."""
 
@@ -72,6 +79,7 @@ class Sampling:
                 groups.setdefault(test, []).append(item)
             elif _one_in(item.nodeid) > 1:
                 groups.setdefault(test.partition("::")[0], []).append(item)
+            _generate_less(item)
         left_out: set[pytest.Item] = set()
         for name, cases in groups.items():
             mark = cases[0].get_closest_marker("sampled")
@@ -112,6 +120,15 @@ def share(cases: Iterable[pytest.Item], one_in: int) -> set[pytest.Item]:
     """One in `one_in` of the cases, and at least one."""
     ordered = sorted(cases, key=_digest)
     return set(ordered[: math.ceil(len(ordered) / one_in)])
+
+
+def _generate_less(item: pytest.Item) -> None:
+    test = getattr(item, "obj", None)
+    if getattr(test, "is_hypothesis_test", False):
+        # Hypothesis has no public way to change the settings of a decorated test. Cases of a test share it.
+        attributes = vars(test)
+        asked = attributes.setdefault(_ASKED, attributes.get(_SETTINGS) or settings())
+        attributes[_SETTINGS] = settings(asked, max_examples=math.ceil(asked.max_examples / _EXAMPLES))
 
 
 def _one_in(name: str) -> int:

@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = """
 import pytest
+from hypothesis import given, settings, strategies
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", range(9))
@@ -23,6 +26,13 @@ def test_of_kinds(kind, part):
 @pytest.mark.parametrize("number", range(2))
 def test_of_few(number):
     pass
+
+@pytest.mark.parametrize("number", range(2))
+@settings(max_examples=40)
+@given(strategies.integers())
+def test_of_examples(number, generated):
+    with open(f"examples{number}", "a") as file:
+        file.write(".")
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(2))
@@ -51,7 +61,7 @@ def _run(folder: Path, *options: str) -> tuple[set[str], str]:
 
 def test_a_share_of_the_cases_runs_and_one_of_each_kind(tmp_path: Path) -> None:
     whole, told = _run(tmp_path)
-    assert len(whole) == 9 + 6 + 2 + 2
+    assert len(whole) == 9 + 6 + 2 + 2 + 2
     assert "sampled" not in told
     found, told = _run(tmp_path, "--sampled")
     assert found < whole
@@ -69,3 +79,9 @@ def test_several_processes_run_the_same_choice_and_tell_it_once(tmp_path: Path) 
     shared, told = _run(tmp_path, "--sampled", "-n", "2")
     assert shared == found
     assert told.count("3 of 9: test_some.py::test_of_many") == 1
+
+
+@pytest.mark.parametrize(("options", "examples"), [((), 40), (("--sampled",), 10)])
+def test_a_quarter_of_the_generated_examples_runs(tmp_path: Path, options: tuple[str, ...], examples: int) -> None:
+    _run(tmp_path, *options)
+    assert [len((tmp_path / f"examples{number}").read_text()) for number in range(2)] == [examples, examples]
