@@ -230,9 +230,9 @@ class StepTable(Generic[Filed_co]):
                 _by_place(part.rows, start, others, further)
                 continue
             tensors = cast(Sequence[FiledTensor], part.tensors)
-            found.update((start + place, each) for place, each in extremes_of(tensors).items())
             rows.append(np.full(len(tensors), -1, np.intp))
-            numbers, _, of_part = statistics_of(tensors)
+            numbers, of_part, extremes_of_part = statistics_of(tensors)
+            found.update((start + place, each) for place, each in extremes_of_part.items())
             further.update({start + place: statistics for place, statistics in of_part.items()})
             if numbers is not None:
                 singles.append((start, numbers))
@@ -500,39 +500,33 @@ class FactsByTemplate(Generic[_Facts]):
 
 def statistics_of(
     tensors: Iterable[FiledTensor],
-) -> tuple[NDArray[np.float64] | None, list[int], dict[int, Mapping[str, StatisticValue]]]:
-    """Return the summaries, the indices of tensors without one, and the statistics that summaries do not contain, as in `StepTable`.
+) -> tuple[NDArray[np.float64] | None, dict[int, Mapping[str, StatisticValue]], dict[int, Extremes]]:
+    """Return the summaries, the statistics that summaries do not contain, and max and min by the rules of a device, as in `StepTable`.
 
     The summaries are None if no tensor has one.
     """
     summaries: list[tuple[float, ...]] = []
-    bare: list[int] = []
+    bare = 0
+    extremes: dict[int, Extremes] = {}
     others: dict[int, Mapping[str, StatisticValue]] = {}
     for place, statistics in enumerate([tensor.statistics for tensor in tensors]):
         if type(statistics) is SummaryStatistics:  # isinstance calls the abstract base class, which is slow
             summaries.append(statistics.summary)
             if statistics.others:
                 others[place] = statistics.others
+            if statistics.extremes is not None:
+                extremes[place] = statistics.extremes
         else:
             summaries.append(NO_SUMMARY)
-            bare.append(place)
+            bare += 1
             if statistics:
                 others[place] = statistics
-    if len(bare) == len(summaries):
-        return None, bare, others
+    if bare == len(summaries):
+        return None, others, extremes
     width = len(NO_SUMMARY)
     # From a list of tuples, numpy takes four times as long.
     numbers = np.fromiter(chain.from_iterable(summaries), np.float64, count=len(summaries) * width)
-    return numbers.reshape(-1, width), bare, others
-
-
-def extremes_of(tensors: Iterable[FiledTensor]) -> dict[int, Extremes]:
-    """Return max and min by the rules of a device, by tensor index, for tensors that have them besides a summary."""
-    return {
-        place: statistics.extremes
-        for place, statistics in enumerate([tensor.statistics for tensor in tensors])
-        if type(statistics) is SummaryStatistics and statistics.extremes is not None
-    }
+    return numbers.reshape(-1, width), others, extremes
 
 
 def _ops_of(part: TemplateRun | Singles[Any]) -> Sequence[OpRecord]:

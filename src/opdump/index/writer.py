@@ -401,7 +401,7 @@ class _NewRows:
         record = constant.record
         (operator,) = self.operators([record.op], operator_keys([record.op]))
         (signature,) = self.signatures(signature_keys([record]))
-        summaries, _, others = statistics_of([record])
+        summaries, others, _ = statistics_of([record])
         self.add(
             "constants(run, step, data_id, operator, timestamp, signature, summary, statistics, file)",
             *(run, step, constant.data_id, operator, record.op.timestamp, signature),
