@@ -33,6 +33,7 @@ from opdump.adapters.tensorflow.graphs.hazards import draws_seeded_numbers, fold
 from opdump.adapters.tensorflow.graphs.library import Definition, reached
 from opdump.adapters.tensorflow.graphs.program import function_program
 from opdump.adapters.tensorflow.model_names import function_names
+from opdump.adapters.tensorflow.nodes import Library
 from opdump.adapters.tensorflow.xla import shown_name
 from opdump.interpreter.critical_sections import no_garbage_collection
 
@@ -195,29 +196,29 @@ class FunctionCapture:
         self._models[forward or name] = model
         if known is None:
             self._write_graph(model, definition)
-        definitions = list(reached(name.decode(), context.get_function_def))
-        root, compiled = definitions[0], ""
-        if xla.is_compiled(root):
-            compiled = xla.OF_FUNCTION.format(shown_name(name.decode()))
-        elif xla.clusters_functions() or xla.has_marked_clusters(
-            node for each in definitions for node in each.node_def
-        ):
-            compiled = xla.OF_CLUSTERS.format(shown_name(name.decode()))
-        copied = () if compiled else reached(name.decode(), context.get_function_def, into_compiled=False)
-        nodes = [node for each in copied for node in each.node_def]
-        seeded = draws_seeded_numbers(nodes)
-        folded = may_fold_callbacks(nodes) and folds_callbacks(
-            function_program(name.decode(), context.get_function_def, self._capture.stacks)
-        )
+        function = name.decode()
+        definitions = list(reached(function, context.get_function_def))
+        compiled = _reason_compiled(function, definitions)
+        part = self.updates.part_of(definitions, context.get_function_def)
+        alone = "" if compiled else self._reason_alone(function, context.get_function_def)
         is_empty = self._capture.filter_of(model).is_empty
         number = _UID.search(name)
-        if (seeded or folded) and not is_empty and number is not None and int(number[1]) < self._mark:
-            self._capture.note((_SEEDED_BEFORE if seeded else _FOLDED_BEFORE).format(name.decode()))
+        if alone and not is_empty and number is not None and int(number[1]) < self._mark:
+            self._capture.note(alone.format(function))
             is_empty = True
-        part = self.updates.part_of(definitions, context.get_function_def)
-        traced = _Traced(model, of_gradient, part, is_empty, seeded or folded, compiled)
+        traced = _Traced(model, of_gradient, part, is_empty, bool(alone), compiled)
         self._traced[name] = traced
         return traced
+
+    def _reason_alone(self, function: str, library: Library) -> str:
+        """If only a copy of a function may run, because a run of it changes the next one: the note for one that ran before."""
+        copied = reached(function, library, into_compiled=False)
+        nodes = [node for definition in copied for node in definition.node_def]
+        if draws_seeded_numbers(nodes):
+            return _SEEDED_BEFORE
+        if may_fold_callbacks(nodes) and folds_callbacks(function_program(function, library, self._capture.stacks)):
+            return _FOLDED_BEFORE
+        return ""
 
     def _write_graph(self, model: Model, definition: Definition) -> None:
         write = self._capture.write_graph
@@ -281,6 +282,16 @@ class FunctionCapture:
                         continue
                 for _ in range(max(times, 1)):
                     run.count_skipped(reasons)
+
+
+def _reason_compiled(function: str, definitions: Sequence[Definition]) -> str:
+    """The note for a function that XLA compiles, as a whole or in part; empty for others. `definitions` has it and those that it calls."""
+    if xla.is_compiled(definitions[0]):
+        return xla.OF_FUNCTION.format(shown_name(function))
+    nodes = (node for each in definitions for node in each.node_def)
+    if xla.clusters_functions() or xla.has_marked_clusters(nodes):
+        return xla.OF_CLUSTERS.format(shown_name(function))
+    return ""
 
 
 def _renamed(

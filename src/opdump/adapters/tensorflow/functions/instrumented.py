@@ -281,7 +281,7 @@ class Observed:
         self._named = {op.name: op for op in program.operators}
         self._naming = Naming({})
         self._first = 0
-        self._readers: dict[str, list[str]] = {}
+        self._readers = program.readers()
         self._edits = Edits(self.graph)
         self._task_ids = task_ids
         self._operators: dict[int, list[NamedOperator]] = {body.number: [] for body in program.bodies}
@@ -322,9 +322,6 @@ class Observed:
     def build(self, naming: Naming, first: int, calls: Mapping[str, str]) -> None:
         """Add everything to the graph. `first` is the number of its first body, `calls` the kept calls with the copies that run instead."""
         graph, self._naming, self._first = self.graph, naming, first
-        for op in self._program.operators:
-            for slot in op.inputs:
-                self._readers.setdefault(slot.key.rpartition(":")[0], []).append(naming.names[op.name])
         for op in self._program.operators:
             call = self._outcomes.call_around(op) if calls and op.body else ""
             if self._outcomes.nodes.get(call) not in calls:
@@ -382,7 +379,8 @@ class Observed:
         if not op.is_needed:
             return "not executed"
         name = self._naming.names[op.name]
-        reason = self._selection.skip_of(op.op_type, name, self._readers.get(op.name, ()), shown=self._shown(name))
+        readers = [self._naming.names[each] for each in self._readers.get(op.name, ())]
+        reason = self._selection.skip_of(op.op_type, name, readers, shown=self._shown(name))
         reason = reason or self._outcomes.reason(op, may_not_run=False)
         if reason:
             return reason
@@ -397,16 +395,12 @@ class Observed:
 
     def _see(self, operator: NamedOperator, op: ProgramOperator, home: str) -> bool:
         """Record an operator: `home` is its node, if it has one. Returns whether its results are available."""
-        given = [slot for slot in op.outputs if not slot.is_handle]
         node, near, stands_in = home, home, None
-        if not home:  # constants belong to no place, and are copied to where they are needed
-            varying = [slot for slot in given if not self._is_constant(self._outcomes.resolved(slot.key))]
-            found = (self._tensor(slot.key, "") for slot in varying or given)
-            stands_in = next((tensor for tensor in found if tensor is not None), None)
+        if not home:
+            stands_in, near = self._stand_in(op)
             if stands_in is None:
                 return False
             node = stands_in[0]
-            near = node if varying else ""
         own = self._executed.inputs(self._executed.nodes[home]) if home else ()
         reads = [tensor_of(key) for key in own] if len(own) == len(op.inputs) else [None] * len(op.inputs)
         # If an input of the program's operator is missing, the node has another input instead.
@@ -414,6 +408,16 @@ class Observed:
         outputs = self._taken(op, "output", lambda slot: self._tensor(slot.key, near))
         self._seen.append(_Seen(operator, node, stands_in, inputs, outputs))
         return True
+
+    def _stand_in(self, op: ProgramOperator) -> tuple[Tensor | None, str]:
+        """A result of an operator without a node, and the node at whose place it runs: none for constants, which are copied."""
+        given = [slot for slot in op.outputs if not slot.is_handle]
+        varying = [slot for slot in given if not self._is_constant(self._outcomes.resolved(slot.key))]
+        for slot in varying or given:
+            tensor = self._tensor(slot.key, "")
+            if tensor is not None:
+                return tensor, tensor[0] if varying else ""
+        return None, ""
 
     def _taken(self, op: ProgramOperator, io: IO, tensor: Callable[[Slot], Tensor | None]) -> list[_SeenSlot]:
         """The selected slots; `tensor` finds the contents of one."""

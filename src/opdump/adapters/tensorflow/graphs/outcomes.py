@@ -264,14 +264,7 @@ class Outcomes:
             return
         pairs = list(zip(slots, inputs, strict=True))
         if base_type(node) in COMMUTATIVE:  # the runtime sorts their inputs
-            named = {key for slot in slots for key in self._names_of(slot.key)}
-            left = [key for key in inputs if key not in named and self._executed.nodes[_node(key)].op not in CONSTANTS]
-            unknown = [
-                slot
-                for slot in slots
-                if self._names_of(slot.key).isdisjoint(inputs) and not self._is_constant(slot.key)
-            ]
-            pairs = list(zip(unknown, left, strict=True)) if len(unknown) == len(left) == 1 else []
+            pairs = self._unnamed_pair(slots, inputs)
         for slot, key in pairs:
             root = self._root(slot.key)
             maker = self._operators.get(_node(root))
@@ -280,6 +273,14 @@ class Outcomes:
                 self.of[maker.name] = "ran"
             elif root != key and (maker is None or self._is_caller(maker)) and root not in self._fed:
                 self.same.setdefault(root, key)
+
+    def _unnamed_pair(self, slots: Sequence[Slot], inputs: Sequence[Key]) -> list[tuple[Slot, Key]]:
+        """The only slot that is not an input of the node by name, with the only input that is not a slot by name; otherwise none."""
+        named = {key for slot in slots for key in self._names_of(slot.key)}
+        left = [key for key in inputs if key not in named and self._executed.nodes[_node(key)].op not in CONSTANTS]
+        unnamed = [slot for slot in slots if self._names_of(slot.key).isdisjoint(inputs)]
+        unknown = [slot for slot in unnamed if not self._is_constant(slot.key)]
+        return [(unknown[0], left[0])] if len(unknown) == len(left) == 1 else []
 
     def _stands_for(self, key: Key, op: ProgramOperator) -> bool:
         """Whether a tensor is read instead of an operator's result: by the name of its node, or because two operators with the same inputs were merged."""

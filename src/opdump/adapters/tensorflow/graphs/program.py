@@ -98,6 +98,14 @@ class Program:
     results: dict[Key, str] = field(default_factory=dict)
     """Results of a body, and the operator that runs it; empty for the function itself."""
 
+    def readers(self) -> dict[str, list[str]]:
+        """Operator -> the operators that read its results."""
+        found: dict[str, list[str]] = {}
+        for op in self.operators:
+            for slot in op.inputs:
+                found.setdefault(slot.key.rpartition(":")[0], []).append(op.name)
+        return found
+
 
 def function_program(
     name: str, library: Library, stacks: Stacks, stack: Stack = (), used: Collection[int] | None = None
@@ -158,9 +166,8 @@ class ProgramBuilder:
             arguments = [f"{path}{argument.name}:0" for argument in definition.signature.input_arg]
             self.program.arguments[caller.name, label] = arguments
             if node.op not in LOOPS:  # the values that a loop passes on are new in each iteration
-                for argument, slot in zip(
-                    arguments, caller.inputs[1:] if node.op in BRANCHING else caller.inputs, strict=False
-                ):
+                passed = caller.inputs[1:] if node.op in BRANCHING else caller.inputs
+                for argument, slot in zip(arguments, passed, strict=False):
                     self.program.behind[argument] = slot.key
                     self._sources[argument] = slot.source
             results = used if calls or node.op in BRANCHING else None
@@ -170,42 +177,20 @@ class ProgramBuilder:
         self, definition: Any, used: Collection[int] | None, place: ProgramBody, stack: Stack, chain: tuple[str, ...]
     ) -> Iterator[ProgramOperator]:
         """Operators follow those that they read or wait for, even if they were traced in another order."""
-        signature, nodes = definition.signature, {node.name: node for node in definition.node_def}
-        made = {name: outputs_of(node, self._library) for name, node in nodes.items()}
-        tensors = {each.name: (f"{place.path}{each.name}:0", each.type) for each in signature.input_arg}
-        for name, slots in made.items():
-            tensors.update((each.key, (f"{place.path}{name}:{each.slot}", each.dtype)) for each in slots or ())
-
-        def tensor(reference: str) -> tuple[Key, int]:  # also for an operator with unknown slots
-            return tensors.get(reference, (f"{place.path}{reference}:0", 0))
-
-        given = [definition.ret[each.name] for each in signature.output_arg]
-        read = {reference for number, reference in enumerate(given) if used is None or number in used}
+        function = _Function(definition, self._library, place.path)
+        nodes = function.nodes
+        read = self._results_read(function, used, place)
         needed = needed_nodes(definition, read)
         read.update(text for name in needed for text in nodes[name].input)
-        for number, reference in enumerate(given):
-            result = tensor(reference)[0]
-            if place.is_call:
-                self.program.behind[f"{place.caller}:{number}"] = result
-            elif reference in read:
-                self.program.results.setdefault(result, place.caller)
-
-        stacks = self._stacks.of_function(signature.name)
+        stacks = self._stacks.of_function(definition.signature.name)
         for name in in_order(nodes, lambda each: filter(nodes.__contains__, map(producer, nodes[each].input))):
-            node, shown = nodes[name], f"{place.path}{name}"
-            references = [text for text in node.input if not text.startswith("^")]
-            inputs = []
-            for slot, argument in enumerate(input_names(node, self._library, len(references))):
-                key, dtype = tensor(references[slot])
-                source = key if producer(references[slot]) in nodes else self._sources.get(key, "")
-                inputs.append(Slot(slot, argument, key, dtype, source))
-            outputs = made[name]
+            node, outputs, shown = nodes[name], function.made[name], f"{place.path}{name}"
             own = ProgramOperator(
                 shown,
                 type_of(node),
                 node,
                 stack_of_node(name, stacks, stack),
-                tuple(inputs),
+                tuple(function.inputs(node, self._sources)),
                 tuple(replace(slot, key=f"{shown}:{slot.slot}") for slot in outputs or ()),
                 place.number,
                 outputs is not None and self._is_pure(node),
@@ -216,6 +201,18 @@ class ProgramBuilder:
             yield own
             yield from self.inside(own, chain, [slot.slot for slot in outputs or () if slot.key in read])
 
+    def _results_read(self, function: _Function, used: Collection[int] | None, place: ProgramBody) -> set[str]:
+        """The references of the results that are read, by their numbers, None for all; the program gets the results of this place."""
+        given = [function.definition.ret[each.name] for each in function.definition.signature.output_arg]
+        read = {reference for number, reference in enumerate(given) if used is None or number in used}
+        for number, reference in enumerate(given):
+            result = function.tensor(reference)[0]
+            if place.is_call:
+                self.program.behind[f"{place.caller}:{number}"] = result
+            elif reference in read:
+                self.program.results.setdefault(result, place.caller)
+        return read
+
     def _is_pure(self, node: Any) -> bool:
         if is_compiled(node):
             return False
@@ -225,6 +222,33 @@ class ProgramBuilder:
         if known is None:
             known = self._pure_types[node.op] = is_pure(node, self._library)
         return known
+
+
+class _Function:
+    """The nodes of a function, and its tensors under their names at one place."""
+
+    def __init__(self, definition: Any, library: Library, path: str) -> None:
+        self.definition = definition
+        self.nodes = {node.name: node for node in definition.node_def}
+        self.made = {name: outputs_of(node, library) for name, node in self.nodes.items()}
+        """The outputs of each node; None if they are unknown."""
+        self._library = library
+        self._path = path
+        self._tensors = {each.name: (f"{path}{each.name}:0", each.type) for each in definition.signature.input_arg}
+        for name, slots in self.made.items():
+            self._tensors.update((each.key, (f"{path}{name}:{each.slot}", each.dtype)) for each in slots or ())
+
+    def tensor(self, reference: str) -> tuple[Key, int]:
+        """The name and the type of a tensor, also of an operator with unknown slots."""
+        return self._tensors.get(reference, (f"{self._path}{reference}:0", 0))
+
+    def inputs(self, node: Any, sources: Mapping[Key, Key]) -> Iterator[Slot]:
+        """The inputs of a node; `sources` are the makers of the function's arguments."""
+        references = [text for text in node.input if not text.startswith("^")]
+        for slot, argument in enumerate(input_names(node, self._library, len(references))):
+            key, dtype = self.tensor(references[slot])
+            source = key if producer(references[slot]) in self.nodes else sources.get(key, "")
+            yield Slot(slot, argument, key, dtype, source)
 
 
 _ROOT: Final = ProgramBody(0, "", is_sure=True)

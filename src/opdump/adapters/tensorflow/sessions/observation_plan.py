@@ -91,32 +91,33 @@ class ObservationPlan:
         operators = self._program.operators
         order = [op.name for op in operators if not op.body]
         self._selection = capture.selection(capture.filter_of(model), order)
-        self._readers: dict[str, list[str]] = {}
-        for op in operators:
-            for slot in op.inputs:
-                self._readers.setdefault(slot.key.rpartition(":")[0], []).append(op.name)
-        unseen = self._program.unseen
-        met = {op.name for op in (*operators, *self._program.given, *(op for op, _ in unseen))}
-        capture.operators_met = (capture.operators_met or set()) | met
+        self._readers = self._program.readers()
         self._places = itertools.count()
 
-        chosen = [*map(self._chosen, operators)]
-        chosen += [self._taken(op, self._skip_of(op)) for op in self._program.given]
-        chosen += [self._taken(op, self._skip_of(op), _of_rewriting(op), may_not_run=True) for op in self._rewritten()]
+        chosen = self._choose()
         self.checks = tuple(self._checks_of_calls())
         """For calls of functions whose operators are computed apart: the results of each call, and the results computed apart."""
         wanted = set(self._apart)
         self.fetches, self.watches = self._access()
-        self.apart: RecomputeGraph | None = None
-        if self._apart:
-            ordered = [op for op in operators if op.name in self._apart]
-            graph = session.graph
-            library = graph.as_graph_def(from_version=graph.version).library
-            self.apart = RecomputeGraph(ordered, wanted, self._final, library, session._config)
-        chosen += [self._taken(op, self._skip_of(op) or reason) for op, reason in unseen]
+        self.apart = self._recompute_graph(wanted) if self._apart else None
         capture.recorder.matched_kernels |= self._selection.matched_kernels
-        at_rest = {slot.key for op in operators if op.op_type in AT_REST for slot in op.outputs}
-        self.emitter = SignatureEmitter(capture, model, chosen, self._final, at_rest)
+        self.emitter = SignatureEmitter(capture, model, chosen, self._final, operators)
+
+    def _choose(self) -> list[ChosenOperator]:
+        """The operators of the program, with the values of the selected ones planned."""
+        program, capture = self._program, self._capture
+        met = {op.name for op in (*program.operators, *program.given, *(op for op, _ in program.unseen))}
+        capture.operators_met = (capture.operators_met or set()) | met
+        return [
+            *map(self._chosen, program.operators),
+            *(self._taken(op, self._skip_of(op)) for op in program.given),
+            *(self._taken(op, self._skip_of(op), _of_rewriting(op), may_not_run=True) for op in self._rewritten()),
+            *(self._taken(op, self._skip_of(op) or reason) for op, reason in program.unseen),
+        ]
+
+    def _recompute_graph(self, wanted: Collection[str]) -> RecomputeGraph:
+        ordered = [op for op in self._program.operators if op.name in self._apart]
+        return RecomputeGraph(ordered, wanted, self._final, self._session)
 
     def _graph(self, fetches: Iterable[str]) -> ExecutedGraph:
         return executed_graph(
@@ -251,13 +252,8 @@ class ObservationPlan:
             self._outcomes.inside[op] for op in self._apart if self._operators[op].body and op in self._outcomes.inside
         }:
             for slot in self._operators[name].outputs:
-                given = self._program.behind.get(slot.key)
-                if (
-                    given is not None
-                    and not slot.is_handle
-                    and given.rpartition(":")[0] in self._apart
-                    and self._need(slot.key)
-                ):
+                given = self._program.behind.get(slot.key, "")
+                if not slot.is_handle and given.rpartition(":")[0] in self._apart and self._need(slot.key):
                     yield self._final(slot.key), given
 
     def _compute(self, op: ProgramOperator) -> bool:
@@ -381,10 +377,10 @@ class SignatureEmitter:
         model: Model,
         operators: Sequence[ChosenOperator],
         resolved: Callable[[Key], Key],
-        at_rest: Collection[Key],
+        program: Iterable[ProgramOperator],
     ) -> None:
-        """`at_rest`: the tensors in loops and branches that do not come with each execution of a reader."""
-        self._at_rest = at_rest
+        self._at_rest = {slot.key for op in program if op.op_type in AT_REST for slot in op.outputs}
+        """The tensors in loops and branches that do not come with each execution of a reader."""
         self._capture = capture
         self._model = model
         operators = [self._shown(each) for each in operators]

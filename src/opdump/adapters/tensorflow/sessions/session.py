@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +30,7 @@ from opdump.adapters.host import HostTensor
 from opdump.adapters.program_stacks import Stack
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.capture import Capture, FailedRun
+from opdump.adapters.tensorflow.graphs.executed import Key
 from opdump.adapters.tensorflow.graphs.hazards import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
 from opdump.adapters.tensorflow.graphs.library import Slot, callees_of, hidden_callees, reachable
 from opdump.adapters.tensorflow.model_names import fetched_names
@@ -44,7 +45,7 @@ from opdump.adapters.tensorflow.sessions.subgraph import (
     read_variable,
     subgraph_of,
 )
-from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, values_of, watching
+from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchedRun, WatchFolders, values_of, watching
 from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
 from opdump.interpreter.critical_sections import no_garbage_collection
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
@@ -167,20 +168,14 @@ class SessionCapture:
         fed = fed_names(call.feed_dict, self._graph)
         subgraph = signature.subgraph(fed)
         run_at = self.capture.stacks.of_call() if dumps else ()
-        watched = None
+        watched = WatchedRun(call.options)
         values: dict[str, Any] = {}
         try:
             dump = self._looking(signature, fed) if extends else None
-            watches = {} if dump is None else dict.fromkeys(dump.watches)
-            if self._failures is not None:
-                watches.update(
-                    (tensor.name, None) for tensor in self._failures.watched(subgraph) if read_variable(tensor) is None
-                )
+            watches = self._watches(subgraph, dump)
             before = self._read_before(dump) if dump is not None and dumps else {}
-            with ExitStack() as around:
-                if watches:
-                    watched = around.enter_context(watching(tuple(watches), call.options, self._folders))
-                    call = call._replace(options=watched.options)
+            with watching(watches, call.options, self._folders) if watches else nullcontext(watched) as watched:
+                call = call._replace(options=watched.options)
                 if dump is None:
                     result = call.plain()
                 else:
@@ -193,15 +188,20 @@ class SessionCapture:
                     values.update(values_of(dump.fetches, self._beside.given))
         except tf.errors.OpError as error:
             if self._failures is not None:
-                seen = {} if watched is None else watched.seen
-                run = FailedRun(signature.model, step, subgraph, call.run, call.feed_dict, seen)
+                run = FailedRun(signature.model, step, subgraph, call.run, call.feed_dict, watched.seen)
                 self._failures.record(error, run)
             raise
         if dump is not None and dumps:
-            if watched is not None:
-                values.update((name, each) for name, each in watched.seen.items() if name not in values)
-            self._emit(signature, dump, {**before, **values}, step, run_at)
+            self._emit(signature, dump, {**before, **watched.seen, **values}, step, run_at)
         return result
+
+    def _watches(self, subgraph: Subgraph, dump: ObservationPlan | None) -> tuple[Key, ...]:
+        """The tensors to watch, for a dump and for the records of a failure."""
+        watches = [] if dump is None else list(dump.watches)
+        if self._failures is not None:
+            watched = self._failures.watched(subgraph)
+            watches += [tensor.name for tensor in watched if read_variable(tensor) is None]
+        return tuple(dict.fromkeys(watches))
 
     def _read_before(self, dump: ObservationPlan) -> dict[str, Any]:
         """The values of variables that unobservable functions will read."""

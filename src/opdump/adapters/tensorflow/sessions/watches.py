@@ -184,7 +184,7 @@ class _Part:
 class RecomputeGraph:
     """Operators that are computed from seen values; the results of those in `wanted` are returned.
 
-    `resolved` maps a tensor to its equal one; `library` has the functions that they run; `config` is the session's.
+    `resolved` maps a tensor to its equal one; `session` is the one that runs the program.
     """
 
     def __init__(
@@ -192,8 +192,7 @@ class RecomputeGraph:
         operators: Sequence[ProgramOperator],
         wanted: Collection[str],
         resolved: Callable[[Key], Key],
-        library: Any,
-        config: Any | None,
+        session: Any,
     ) -> None:
         self._wanted = wanted
         self._numbers = {op.name: number for number, op in enumerate(operators)}
@@ -201,7 +200,7 @@ class RecomputeGraph:
         self._inputs: dict[Key, str] = {}
         self._keys = {slot.key for op in operators for slot in op.outputs}
         graph_def = graph_pb2.GraphDef()
-        graph_def.library.CopyFrom(library)
+        graph_def.library.CopyFrom(session.graph.as_graph_def(from_version=session.graph.version).library)
         for op in operators:
             self._add(op, graph_def)
         dtypes = {resolved(slot.key): slot.dtype for op in operators for slot in op.inputs}
@@ -212,7 +211,7 @@ class RecomputeGraph:
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf.import_graph_def(graph_def, name="")
-        self._session = OwnSession(graph=self._graph, config=_plain_config(config))
+        self._session = OwnSession(graph=self._graph, config=_plain_config(session._config))
         self._parts = self._divided(operators)
 
     def computed(self, values: Values) -> dict[Key, list[ObservedValue]]:
