@@ -401,18 +401,13 @@ class StatisticsComparison:
 
     def _named(self, lost: tuple[Lost, Lost]) -> list[Suspect]:
         found: list[Suspect] = []
-        lost_a, lost_b = lost
-        origins = [self._origin(pair, lost_a, lost_b) for pair in self._pairs(lost_a, lost_b)]
+        lost_b = lost[1]
+        origins = [self._origin(pair, *lost) for pair in self._pairs(*lost)]
         cleared = self._cleared(lost)
         ranked = OriginRanking(self.a, self.b, self.alignment, cleared).ranked(origins)
         meanings = Meanings(self.a, self.b, self.alignment, lost_b, cleared)
         meant = [*self._overwritten(lost_b), *(each for origin in ranked for each in meanings.of(origin.pair))]
-        # An operator that only B has and that only rearranges values changes none of them.
-        telling = [
-            (one, other)
-            for one, other in meant
-            if one is not None or other is None or other.index in lost_b.given or not only_arranges(other)
-        ]
+        telling = [pair for pair in meant if _may_change_values(pair, lost_b)]
         for one, other in telling or meant:
             suspect = self._suspect(one, other)
             if all(suspect.place != each.place or suspect.kind != each.kind for each in found):
@@ -590,3 +585,9 @@ def _is_of_same_type(one: Node, other: Node) -> bool:
 
 def _gives_same_sizes(one: Node, other: Node) -> bool:
     return one.sizes == other.sizes and one.op.phase == other.op.phase
+
+
+def _may_change_values(pair: tuple[Node | None, Node | None], lost: Lost) -> bool:
+    """False for an operator that only B has and that only rearranges values."""
+    one, other = pair
+    return one is not None or other is None or other.index in lost.given or not only_arranges(other)

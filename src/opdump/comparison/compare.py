@@ -95,8 +95,8 @@ def _result(names: tuple[str, str], judged: dict[int, Judgement], executor: Exec
     found = list(judged.values())
     pairs, missing = _table(found, executor, tell)
     differing, by_statistics, inherited = _counts(pairs)
-    matched, unmatched = sum(each.matched for each in found if not each.why), sum(each.unmatched for each in found)
-    are_unrelated = are_unrelated_programs(matched, sum(each.most for each in found))
+    matched, unmatched, most = _sizes(found)
+    are_unrelated = are_unrelated_programs(matched, most)
     suspects = [] if are_unrelated else _suspects_of(found)
     are_identical = not (unmatched or differing or any(each.of_frameworks for each in found))
     nearest = distinct(each.nearest for each in found) if are_unrelated else []
@@ -117,8 +117,19 @@ def _result(names: tuple[str, str], judged: dict[int, Judgement], executor: Exec
         matches=Chain(list(itertools.chain.from_iterable(each.matches for each in found))),
         window=_window_of(suspects, found),
         missing_metrics=missing,
-        why=next((each.why for each in found if each.why), "") if are_unrelated and not matched else "",
+        why=_why(found) if are_unrelated and not matched else "",
     )
+
+
+def _sizes(found: Sequence[Judgement]) -> tuple[int, int, int]:
+    """The numbers of operators that were matched and not matched, and of those that could be matched at most."""
+    matched = sum(each.matched for each in found if not each.why)
+    return matched, sum(each.unmatched for each in found), sum(each.most for each in found)
+
+
+def _why(found: Sequence[Judgement]) -> str:
+    """Why a rank was not judged: the reason of the first one that has a reason."""
+    return next((each.why for each in found if each.why), "")
 
 
 def _verdict(suspects: Sequence[Suspect], *, are_unrelated: bool, are_identical: bool) -> Verdict:

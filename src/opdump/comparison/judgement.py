@@ -215,15 +215,9 @@ class _RankJudge:
         here, _ = self._steps[number]
         self.found.diverging = len(self.found.outputs)
         are_of_modes, have_other_steps = of_two_modes(a, b), self._counts[0] != self._counts[1]
-        if are_of_modes and have_other_steps:
-            return self._stop(
-                OTHER_STEPS.format(max(self._counts), min(self._counts)), _OTHER_COUNTS.format(*self._counts)
-            )
         if are_of_modes or of_different_frameworks(a, b, self._frameworks):
-            by_hand = [] if self._given is None else self._given.of_values(a, b)
-            _add_across(self.found, a, b, compare_across(a, b, by_hand))
-            if are_of_modes and not self.found.suspects and (note := without_counterpart(a, b)):
-                return self._stop(note, "a result of one run was not found in the other")
+            if not self._judge_across(a, b, are_of_modes=are_of_modes):
+                return False
         elif have_other_steps and not self._whole and not have_same_phases(a, b):
             return self._stop(_OTHER_BOUNDARIES.format(here), "" if number else _OTHER_COUNTS.format(*self._counts))
         else:
@@ -232,6 +226,17 @@ class _RankJudge:
         if number == 0 and are_unrelated_programs(self.found.matched, self.found.most):
             self.found.nearest = nearest_names(a, b)
         return not self.found.suspects
+
+    def _judge_across(self, a: Trace, b: Trace, *, are_of_modes: bool) -> bool:
+        """Judge a step of two frameworks, or of two modes of one. Return False if it cannot be judged."""
+        if are_of_modes and self._counts[0] != self._counts[1]:
+            counts = _OTHER_COUNTS.format(*self._counts)
+            return self._stop(OTHER_STEPS.format(max(self._counts), min(self._counts)), counts)
+        by_hand = [] if self._given is None else self._given.of_values(a, b)
+        _add_across(self.found, a, b, compare_across(a, b, by_hand))
+        if are_of_modes and not self.found.suspects and (note := without_counterpart(a, b)):
+            return self._stop(note, "a result of one run was not found in the other")
+        return True
 
     def _stop(self, note: str, why: str) -> bool:
         """Note why this step and later ones are not judged. `why` is the reason in short, if no step was judged."""

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opdump import amounts
@@ -52,27 +52,38 @@ def _of_empty_capture(report: CaptureReport) -> str:
 def _counts(report: CaptureReport) -> str:
     """The counts of all processes; `opdump show` lists them by process, step and reason."""
     parts: list[CaptureReport | ChildReport] = [report, *(child for child in report.children if child.left_data)]
-    where = f" in {several} processes" if (several := sum(1 for part in parts if part.executed)) > 1 else ""
+    several = sum(1 for part in parts if part.executed)
     skipped = sum((Counter(part.skipped) for part in parts), Counter[str]())
     missing = sum((Counter(part.tensors_skipped) for part in parts), skipped)
     gaps = ", ".join(f"{number:,} {reason}" for reason, number in sorted(missing.items()) if reason in GAPS)
     names = ("executed", "captured", "bytes", "files")
     executed, captured, size, files = (sum(getattr(part, name) for part in parts) for name in names)
-    overhead = "" if report.overhead is None else f" ({max(1, round(100 * report.overhead)):,} % overhead)"
-    written = f"{amounts.size(size)} in {amounts.count(files, 'file')}, {amounts.seconds(report.seconds)}{overhead}"
-    steps = amounts.steps(report.steps) if report.steps else ""
-    if len(steps) > 24:  # a long list of ranges
-        steps = f"{len(report.steps):,} steps from {min(report.steps)} to {max(report.steps)}"
+    written = [_steps(report), f"{amounts.size(size)} in {amounts.count(files, 'file')}", _duration(report)]
     outcome = f": {captured:,} captured" + (f", {skipped.total():,} skipped" if skipped else "")
     if MODES[report.verdict.mode].watches:  # the records are not of operators, but of watched outputs after them
         outcome = f", watched outputs were read {amounts.count(captured, 'time')}"
     facts = [
-        f"{amounts.count(executed, 'operator')} ran{where}{outcome}",
+        f"{amounts.count(executed, 'operator')} ran{f' in {several} processes' if several > 1 else ''}{outcome}",
         f"missing: {gaps}" if gaps else "",
-        f"{steps}, {written}" if steps else written,
-        f"written for {', '.join(report.fired[:3])}{', ...' if len(report.fired) > 3 else ''}" if report.fired else "",
+        ", ".join(filter(None, written)),
+        _triggers(report.fired),
     ]
     return "; ".join(filter(None, facts))
+
+
+def _steps(report: CaptureReport) -> str:
+    steps = amounts.steps(report.steps) if report.steps else ""
+    is_long = len(steps) > 24  # many ranges
+    return f"{len(report.steps):,} steps from {min(report.steps)} to {max(report.steps)}" if is_long else steps
+
+
+def _duration(report: CaptureReport) -> str:
+    overhead = "" if report.overhead is None else f" ({max(1, round(100 * report.overhead)):,} % overhead)"
+    return f"{amounts.seconds(report.seconds)}{overhead}"
+
+
+def _triggers(fired: Sequence[str]) -> str:
+    return f"written for {', '.join(fired[:3])}{', ...' if len(fired) > 3 else ''}" if fired else ""
 
 
 def next_command(report: CaptureReport) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opdump.graph import Graph
+from opdump.layouts.base import RankWriter
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord, record_of
 
 
-class CheckedInMemory:
+class CheckedInMemory(RankWriter):
     """The writing half of a layout. It writes nothing: each record is checked and dropped."""
 
     def __init__(self) -> None:
@@ -51,15 +51,6 @@ class CheckedInMemory:
             else:
                 self.counts[f"elements alone: {record.dtype}"] += 1
         self._elements.clear()
-
-    def write_constant(self, data_id: int, record: TensorRecord) -> str:
-        return ""
-
-    def write_kernel_args(self, op: OpRecord) -> None:
-        pass
-
-    def write_graph(self, graph: Graph) -> None:
-        pass
 
     def _check(self, record: TensorRecord, elements: npt.NDArray[Any]) -> None:
         for name, (wanted, size) in float64_statistics(elements).items():

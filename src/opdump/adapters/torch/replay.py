@@ -254,27 +254,34 @@ def script_of(
     is_complex = any(tensor.is_complex for tensor in tensors.values())
     lines = [
         f'"""{title}"""',
-        *(() if is_inline else ("import numpy as np",)),
-        "import torch",
-        "",
-        *(() if is_inline else _FILED),
-        _TENSOR.format(
-            what="elements" if is_inline else "name",
-            elements=_INLINE_ELEMENTS if is_inline else _FILED_ELEMENTS,
-            wide="torch.complex128 if made.is_complex() else width" if is_complex else "width",
-            floats="(made.is_floating_point() or made.is_complex())" if is_complex else "made.is_floating_point()",
-        ),
+        *(("import torch", "") if is_inline else ("import numpy as np", "import torch", "", *_FILED)),
+        _function_that_makes_tensors(is_inline=is_inline, is_complex=is_complex),
         "",
         "def run(width=None):",
         *(f"    {name} = {tensor.code(name, 'width=width', is_inline=is_inline)}" for name, tensor in tensors.items()),
         *_call(f"torch.ops.{_path(op.kernel)}", args, kwargs),
         f"    return {{{_results(found, names)}}}",
         "",
-        f"recorded = {{{', '.join(f'{slot}: ' + tensor.code(f'output_{slot}', is_inline=is_inline) for slot, tensor in recorded.items())}}}",
+        f"recorded = {{{_recorded(recorded, is_inline=is_inline)}}}",
         _END.format(reference=f"torch.{reference}"),
         "",
     ]
     return Script("\n".join(lines), {} if is_inline else {name: tensor.array for name, tensor in stored.items()})
+
+
+def _recorded(outputs: Mapping[int, _Stored], *, is_inline: bool) -> str:
+    return ", ".join(
+        f"{slot}: {tensor.code(f'output_{slot}', is_inline=is_inline)}" for slot, tensor in outputs.items()
+    )
+
+
+def _function_that_makes_tensors(*, is_inline: bool, is_complex: bool) -> str:
+    return _TENSOR.format(
+        what="elements" if is_inline else "name",
+        elements=_INLINE_ELEMENTS if is_inline else _FILED_ELEMENTS,
+        wide="torch.complex128 if made.is_complex() else width" if is_complex else "width",
+        floats="(made.is_floating_point() or made.is_complex())" if is_complex else "made.is_floating_point()",
+    )
 
 
 class _Stored:

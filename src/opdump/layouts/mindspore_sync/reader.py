@@ -148,10 +148,7 @@ class RankTree:
             return batches[0][1]
         known = {key: record for _, table in batches for key, record in keyed(table.tensors)}
         rest = self._unindexed(step, known)
-        runs = {run for run, _ in batches} | {self._run_id(op.timestamp) for op in rest.ops}
-        if not runs:
-            return StepTable.of((), ())
-        chosen = {max(runs)} if self._run == "latest" else runs if self._run == "all" else {self._run}
+        chosen = self._chosen({run for run, _ in batches} | {self._run_id(op.timestamp) for op in rest.ops})
         ops: list[OpRecord] = []
         tensors: list[TensorRecord] = []
         counted: Counter[SkipReason] = Counter()
@@ -168,6 +165,14 @@ class RankTree:
         rest = _after(ops, rest)
         self._note(*rest.problems)
         return StepTable.of((*ops, *rest.ops), (*tensors, *rest.tensors), counted)
+
+    def _chosen(self, runs: set[int]) -> set[int]:
+        """Of these runs, those that were selected."""
+        if self._run == "all":
+            return runs
+        if self._run == "latest":
+            return {max(runs)} if runs else set()
+        return {self._run}
 
     def _is_whole(self, step: int, table: StepTable[TensorRecord]) -> bool:
         """Whether the index has all of a step in this table, and its elements are known to exist."""
