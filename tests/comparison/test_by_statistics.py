@@ -196,6 +196,50 @@ def test_rounding_that_grows_from_step_to_step_is_benign_by_statistics(folder: P
     assert (result.verdict, list(result.introduced)) == ("benign", [])
 
 
+KEYS = """
+import numpy as np
+import torch
+from torch import nn
+torch.manual_seed(0)
+qkv, head = nn.Linear(8, 24), nn.Linear(8, 4)
+with torch.no_grad():
+    qkv.bias[8] = 2.0  # of a key
+parameters = [*qkv.parameters(), *head.parameters()]
+numbers = np.random.default_rng(0).standard_normal((4, 5, 12)).astype(np.float32)
+data, wanted = torch.from_numpy(numbers[:, :, :8]), torch.from_numpy(numbers[:, :, 8:])
+
+def loss_of(x, y):
+    q, k, v = qkv(x).split(8, -1)
+    return (head(torch.softmax(q @ k.mT, -1) @ v) - y).square().mean()
+
+loss_of(data, wanted).backward()
+OPTIMIZER.step()
+"""
+"""The gradient of a key's bias is only rounding, which an optimizer such as Adam turns into a step."""
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("AdamW", "lr=3.9e-5, foreach=False"),
+        ("Adam", "lr=3.9e-5, foreach=True"),
+        ("Adam", "lr=3.9e-5, fused=True"),
+        ("RMSprop", "lr=3.5e-5, foreach=False"),
+    ],
+)
+def test_rounding_that_an_optimizer_divides_by_its_size_is_benign_by_statistics(
+    tmp_path: Path, name: str, arguments: str
+) -> None:
+    program = KEYS.replace("OPTIMIZER", f"torch.optim.{name}(parameters, {arguments})")
+    in_parts = program.replace(
+        "loss_of(data, wanted).backward()",
+        "for i in (0, 2):\n    (loss_of(data[i : i + 2], wanted[i : i + 2]) / 2).backward()",
+    )
+    assert in_parts != program
+    result = opdump.compare(dumped(tmp_path, "whole", program), dumped(tmp_path, "parts", in_parts))
+    assert (result.verdict, list(result.introduced)) == ("benign", [])
+
+
 TWO_OPTIMIZERS = """
 import torch
 from torch import nn

@@ -347,6 +347,9 @@ _COARSE_GROWTH: Final = 8.0
 """The same for runs in narrow types, as a multiple of the tolerance of one operator."""
 _SHOWN: Final = 2
 """A fault shows within this many steps; a difference that appears later is accumulated rounding, as between training runs."""
+_DIVIDING_UPDATES: Final = frozenset({"addcdiv", "foreach_addcdiv", "fused_adam", "fused_adamw", "fused_adagrad"})
+"""Operators by which optimizers change a parameter by a gradient that is divided by its own size."""
+
 _ROUNDINGS_OF_A_STEP: Final = 100.0
 """Units of rounding that accumulate in the first step, if both runs begin with the same values."""
 _SCALES: Final = frozenset({"Mul", "RealDiv"})
@@ -818,10 +821,22 @@ class _Side:
             after = None if partner is None else self._other.nodes[partner].outputs.get(place[1])
             if after is None or self._near[self._rows.of_output[place]] == 0 or self.state(place) == "noise":
                 continue
-            distance = apart(record, after) if has_statistics(record) and has_statistics(after) else None
-            if distance is not None and distance > most:
+            distance = _distance(record, after)
+            if distance > most and not self._only_amplifies(
+                self.trace.nodes[place[0]], self._other.nodes[partner], most
+            ):
                 found.append(place)
         return found
+
+    def _only_amplifies(self, node: Node, other: Node, most: float) -> bool:
+        """Whether this is the update of an optimizer such as Adam, whose inputs are near those of the other run.
+
+        It divides a gradient by its own size, so an element that is only rounding moves its parameter by up to the learning rate. The
+        gradient is in the states of the optimizer, which are results themselves.
+        """
+        pairs = ((record, other.inputs.get(slot)) for slot, record in node.inputs.items())
+        is_update = node.bare_type.strip("_") in _DIVIDING_UPDATES
+        return is_update and all(after is not None and _distance(record, after) <= most for record, after in pairs)
 
     def spread(self, nodes: Collection[int]) -> Mapping[Output, float]:
         """How far rounding moves the inputs and outputs of these nodes: infinitely for noise, by the rounding of the statistics for known values
@@ -947,3 +962,8 @@ def _is_uniform(record: TensorRecord) -> bool:
 def only_arranges(node: Node) -> bool:
     """Whether the outputs are the inputs in a different arrangement."""
     return node.moves or node.bare_type in _ARRANGES
+
+
+def _distance(record: TensorRecord, other: TensorRecord) -> float:
+    """How far apart the statistics of two tensors are, relative to their size; 0 if one has none."""
+    return (apart(record, other) or 0.0) if has_statistics(record) and has_statistics(other) else 0.0
