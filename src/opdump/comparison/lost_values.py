@@ -816,27 +816,16 @@ class _Side:
         """The places whose outputs are further than `most` from those of the matched operators, without noise."""
         found = []
         for place in places:
-            partner = self._matched.get(place[0])
-            record = self.trace.nodes[place[0]].outputs[place[1]]
-            after = None if partner is None else self._other.nodes[partner].outputs.get(place[1])
-            if after is None or self._near[self._rows.of_output[place]] == 0 or self.state(place) == "noise":
+            index, slot = place
+            partner = self._matched.get(index)
+            if partner is None or self._near[self._rows.of_output[place]] == 0 or self.state(place) == "noise":
                 continue
-            distance = _distance(record, after)
-            if distance > most and not self._only_amplifies(
-                self.trace.nodes[place[0]], self._other.nodes[partner], most
-            ):
+            node, other = self.trace.nodes[index], self._other.nodes[partner]
+            after = other.outputs.get(slot)
+            is_far = after is not None and _distance(node.outputs[slot], after) > most
+            if is_far and not _only_amplifies(node, other, most):
                 found.append(place)
         return found
-
-    def _only_amplifies(self, node: Node, other: Node, most: float) -> bool:
-        """Whether this is the update of an optimizer such as Adam, whose inputs are near those of the other run.
-
-        It divides a gradient by its own size, so an element that is only rounding moves its parameter by up to the learning rate. The
-        gradient is in the states of the optimizer, which are results themselves.
-        """
-        pairs = ((record, other.inputs.get(slot)) for slot, record in node.inputs.items())
-        is_update = node.bare_type.strip("_") in _DIVIDING_UPDATES
-        return is_update and all(after is not None and _distance(record, after) <= most for record, after in pairs)
 
     def spread(self, nodes: Collection[int]) -> Mapping[Output, float]:
         """How far rounding moves the inputs and outputs of these nodes: infinitely for noise, by the rounding of the statistics for known values
@@ -962,6 +951,17 @@ def _is_uniform(record: TensorRecord) -> bool:
 def only_arranges(node: Node) -> bool:
     """Whether the outputs are the inputs in a different arrangement."""
     return node.moves or node.bare_type in _ARRANGES
+
+
+def _only_amplifies(node: Node, other: Node, most: float) -> bool:
+    """Whether this is the update of an optimizer such as Adam, whose inputs are near those of the other run.
+
+    It divides a gradient by its own size, so an element that is only rounding moves its parameter by up to the learning rate. The
+    gradient is in the states of the optimizer, which are results themselves.
+    """
+    pairs = ((record, other.inputs.get(slot)) for slot, record in node.inputs.items())
+    is_update = node.bare_type.strip("_") in _DIVIDING_UPDATES
+    return is_update and all(after is not None and _distance(record, after) <= most for record, after in pairs)
 
 
 def _distance(record: TensorRecord, other: TensorRecord) -> float:
