@@ -30,10 +30,11 @@ import numpy.typing as npt
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.index.runs import Run, RunChoice
 from opdump.index.writer import RunFacts
-from opdump.layouts.base import Rank, RankWriter, ReadRanks, StepContent
+from opdump.layouts.base import Rank, RankWriter, ReadRanks
 from opdump.plan import DumpPlan, LayoutFacts
 from opdump.records import FiledTensor, Frame, Memory, OpRecord, SkipReason, TensorRecord, record_of
 from opdump.sink import DirectorySink
+from opdump.step_table import StepTable
 
 _NAME = re.compile(r"rank_([0-9]{1,9})\.([0-9]{1,9})\.appended", re.ASCII)
 _TENSOR = tuple(each.name for each in fields(TensorRecord) if each.name not in ("op", "payload", "statistics"))
@@ -150,7 +151,7 @@ class _Contents:
     """The content of one file."""
 
     run: Run
-    steps: dict[int, list[StepContent]] = field(default_factory=dict)
+    steps: dict[int, list[StepTable[TensorRecord]]] = field(default_factory=dict)
 
 
 class AppendedRank(Rank):
@@ -183,13 +184,13 @@ class AppendedRank(Rank):
     def problems(self) -> Sequence[CorruptDumpError]:
         return self._problems
 
-    def step(self, step: int) -> StepContent:
+    def step(self, step: int) -> StepTable[TensorRecord]:
         having = [file for file in self._files if self._is_chosen(file) and step in file.steps]
         parts = [part for file in (having[-1:] if self._choice == "latest" else having) for part in file.steps[step]]
         ops = tuple(op for part in parts for op in part.ops)
         counts = [part.counted for part in parts]
         counted = {reason: sum(each.get(reason, 0) for each in counts) for each in counts for reason in each}
-        return StepContent(ops, tuple(tensor for part in parts for tensor in part.tensors), counted)
+        return StepTable.of(ops, tuple(tensor for part in parts for tensor in part.tensors), counted)
 
     def _is_chosen(self, file: _Contents) -> bool:
         return not isinstance(self._choice, int) or file.run.id == self._choice
@@ -237,23 +238,23 @@ def _contents(file: _File, problems: list[CorruptDumpError]) -> _Contents:
     return contents
 
 
-def _step(path: Path, record: Mapping[str, Any], unfinished: dict[str, dict[str, Any]]) -> StepContent:
+def _step(path: Path, record: Mapping[str, Any], unfinished: dict[str, dict[str, Any]]) -> StepTable[TensorRecord]:
     ops = [_op(each) for each in record["ops"]]
     tensors = []
     for row in record["tensors"]:
         filed = None if row["at"] is None else unfinished.pop(row["at"])
         elements = None if filed is None else _elements(path, row["at"], filed)
         tensors.append(_tensor(ops[row["op"]], row["tensor"], elements, row["statistics"]))
-    return StepContent(tuple(ops), tuple(tensors), record["counted"])
+    return StepTable.of(tuple(ops), tuple(tensors), record["counted"])
 
 
-def _unfinished_parts(path: Path, filed: Mapping[str, Mapping[str, Any]]) -> Iterator[StepContent]:
+def _unfinished_parts(path: Path, filed: Mapping[str, Mapping[str, Any]]) -> Iterator[StepTable[TensorRecord]]:
     """The operators of steps that never ended, each with its tensors in the file."""
     for _, group in itertools.groupby(filed.items(), lambda item: item[1]["op"]["timestamp"]):
         records = list(group)
         op = _op(records[0][1]["op"])
         tensors = [_tensor(op, record["tensor"], _elements(path, begin, record), {}) for begin, record in records]
-        yield StepContent((op,), tuple(tensors))
+        yield StepTable.of((op,), tuple(tensors))
 
 
 def _elements(path: Path, begin: str, filed: Mapping[str, Any]) -> AppendedElements:
