@@ -38,7 +38,7 @@ def test_one_element_that_is_off_is_a_suspect(tmp_path: Path, factor: float) -> 
     suspect = lone_kernel_suspect(node, is_b=True)
     assert suspect is not None
     assert (suspect.kind, suspect.a, suspect.b, suspect.slot) == ("kernel", None, node, 0)
-    assert suspect.evidence.startswith("1 of 15 elements are off")
+    assert suspect.evidence.startswith("1 of 15 elements differ from a float64 computation")
 
 
 def test_the_first_program_is_told(tmp_path: Path) -> None:
@@ -95,4 +95,4 @@ def test_a_cast_that_widens_computes_nothing_in_the_narrower_type(tmp_path: Path
     assert allowed_error(node, node.outputs[0]) == 256 * 2.0**-23
     suspect = lone_kernel_suspect(node, is_b=True)
     assert suspect is not None
-    assert suspect.evidence.startswith("1 of 15 elements are off")
+    assert suspect.evidence.startswith("1 of 15 elements differ from a float64 computation")

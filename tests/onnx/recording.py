@@ -15,7 +15,7 @@ from onnx import ModelProto, helper
 from opdump.adapters.host import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.plan import DumpPlan
-from opdump.recorder import Recorder
+from opdump.recorder import make_recorder
 from opdump.records import TensorRecord
 from opdump.testing import CollectingWriter
 
@@ -32,7 +32,7 @@ class Recording:
     ) -> None:
         self.plan = DumpPlan(path=Path("dump"), **{"saved_data": "full", **(plan or {})})
         self.writer = CollectingWriter()
-        self.recorder = Recorder(self.plan, self.writer, NumpyReader.of_plan(self.plan))
+        self.recorder = make_recorder(self.plan, self.writer, NumpyReader.of_plan(self.plan))
         self.session = OnnxSession(model, **{"recorder": self.recorder, "plan": self.plan, "model_id": 1, **settings})
 
     def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
