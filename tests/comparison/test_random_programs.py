@@ -91,14 +91,18 @@ def dumped(program: Program, path: Path, saved: Saved, *, is_compiled: bool = Fa
 
 
 def differ(before: Sequence[Array], after: Sequence[Array], saved: Saved) -> bool:
-    """Whether the results differ, by their values or by their statistics."""
+    """Whether the results differ, by their values or by their statistics.
+
+    Statistics of values that are not finite, or are all equal in both runs, do not count: those may be constants.
+    """
     if len(before) != len(after):
         return False  # the edit changed the set of results
-    return any(_told(one, saved) and _apart(one, other, saved) > MOST for one, other in zip(before, after, strict=True))
+    pairs = zip(before, after, strict=True)
+    return any(_is_told(one, other, saved) and _apart(one, other, saved) > MOST for one, other in pairs)
 
 
-def _told(values: Array, saved: Saved) -> bool:
-    return saved == "full" or bool(np.isfinite(values).all())
+def _is_told(one: Array, other: Array, saved: Saved) -> bool:
+    return saved == "full" or bool(np.isfinite(one).all() and (np.ptp(one) or np.ptp(other)))
 
 
 def _apart(one: Array, other: Array, saved: Saved) -> float:
@@ -145,6 +149,30 @@ def test_edited_programs_whose_results_differ_are_never_benign(
     tmp_path: Path, seed: int, saved: Saved, *, trains: bool
 ) -> None:
     assert benign(tmp_path, [seed], saved, trains=trains) == []
+
+
+@pytest.mark.parametrize(
+    "added", [Statement("shift", (2,), 0.5), Statement("shift", (2,), -2.0), Statement("exp", (2,))], ids=str
+)
+def test_an_operator_after_an_exact_zero_is_a_difference_by_statistics(tmp_path: Path, added: Statement) -> None:
+    data = [np.linspace(-1.0, 2.0, 16, dtype=np.float32).reshape(4, 4)]
+    zero = [Statement("sub", (0, 0)), Statement("silu", (1,))]
+    program = Program(data, [*zero, Statement("add", (2, 1)), Statement("mul", (2, 0))])
+    other = Program(data, [*zero, added, Statement("add", (3, 1)), Statement("mul", (3, 0))])
+    assert differ(dumped(program, tmp_path / "a", "statistic"), dumped(other, tmp_path / "b", "statistic"), "statistic")
+    assert opdump.compare(tmp_path / "a", tmp_path / "b").verdict == "divergent"
+
+
+@pytest.mark.xfail(strict=True, reason="a result whose elements are all equal may be a constant such as zeros_like")
+def test_equal_elements_computed_from_equal_elements_are_a_difference_by_statistics(tmp_path: Path) -> None:
+    data = [np.linspace(-1.0, 2.0, 16, dtype=np.float32).reshape(4, 4)]
+    program, other = (
+        Program(data, [Statement("sub", (0, 0)), Statement("mul", (1, 0)), end])
+        for end in (Statement("relu", (1,)), Statement("shift", (1,), 0.25))
+    )
+    results = [dumped(program, tmp_path / "a", "statistic")[-1], dumped(other, tmp_path / "b", "statistic")[-1]]
+    assert [each.flat[0] for each in results] == [0.0, 0.25]
+    assert opdump.compare(tmp_path / "a", tmp_path / "b").verdict == "divergent"
 
 
 @pytest.mark.xfail(strict=True, reason="no operator reads the result again, so the write is not recorded")

@@ -662,8 +662,9 @@ class _Side:
     def _judge(self, node: Node, slot: int, states: Collection[State], drift: float) -> None:
         """Sets the state of an output from the states and the largest drift of its inputs."""
         place, record = (node.index, slot), node.outputs[slot]
-        cancels = self._rows.of_output[place] in self._cancels
         distance, is_changed = self._distance(node, slot, record, drift)
+        is_zero = distance == 0 and norm_of(record) == 0  # in both runs, so that nothing is left of the rounding
+        cancels = not is_zero and self._rows.of_output[place] in self._cancels
         if is_changed:
             self._changed.add(place)
         if cancels:
