@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from opdump.sink import DirectorySink
 
 
+StepContent: Final = StepTable.of
+"""The older name for making the table of a step from its operators and tensors, in layouts of installed packages."""
+
+
 class Rank(Protocol):
     """The records of one rank. Steps are read on demand; `problems` collects the read errors so far.
 
