@@ -180,6 +180,28 @@ def test_other_arguments_without_effect_are_noted(tmp_path: Path, saved: Saved) 
     assert any("99.0 in A, 98.0 in B" in note for note in result.notes)
 
 
+REDUCED = """
+import torch
+torch.manual_seed(0)
+image = torch.randn(2, 8, 4, 4)
+weight = torch.ones(8, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    ((VALUE).reshape(2, 8) * weight).square().sum().backward()
+    optimizer.step()
+"""
+
+
+@BOTH
+@pytest.mark.parametrize("function", ["mean", "sum", "amax"])
+def test_a_reduction_that_keeps_its_axes_is_no_other_result(tmp_path: Path, function: str, saved: Saved) -> None:
+    values = f"image.{function}((2, 3))", f"image.{function}((-1, -2), keepdim=True)"
+    result = compared(tmp_path, REDUCED, values, saved)
+    assert list(result.introduced) == []
+    assert result.verdict in ("benign", "identical")
+
+
 LEFTOVER = """
 import torch
 torch.manual_seed(0)

@@ -196,7 +196,7 @@ def _differing_output(one: Node, other: Node, read: Collection[tuple[int, int]])
         before = one.outputs.get(slot)
         if before is None or slot in unspecified:
             continue
-        if before.shape != record.shape or apart(before, record):
+        if _without_ones(before.shape) != _without_ones(record.shape) or apart(before, record):
             return slot
         if (
             other.bare_type in _ARRANGES
@@ -205,6 +205,11 @@ def _differing_output(one: Node, other: Node, read: Collection[tuple[int, int]])
         ):
             return slot
     return None
+
+
+def _without_ones(shape: Sequence[int]) -> list[int]:
+    """The lengths of the axes but those of length 1, which `keepdim` adds without changing a value."""
+    return [length for length in shape if length != 1]
 
 
 # Finds isolated casts to a narrower type. A network that computes in a narrower type throughout is a choice. A single narrow operator among
