@@ -28,7 +28,8 @@ class BatchSummarizer {
       if (!skipped && tensors_.is_plain(part[2])) taken = take_plain(part[2]);
       if (!taken) {
         taken = other(nb::handle(part[2]), nb::handle(part[4]));
-        if (!prototype_.is_alike(taken)) throw nb::type_error("`other` returned an object of a different kind than the prototype");
+        if (!prototype_.is_alike(taken))
+          throw nb::type_error("`other` returned an object of a different kind than the prototype");
       }
       set(taken, kOp, op.ptr());
       set(taken, kIo, io.ptr());

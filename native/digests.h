@@ -43,7 +43,8 @@ class Digests {
     require_adjacent(pointer, bytes);
     if (item < 1 || bytes % item != 0) {
       throw nb::value_error(
-          (std::to_string(bytes) + " bytes cannot be divided into elements of " + std::to_string(item) + " bytes").c_str());
+          (std::to_string(bytes) + " bytes cannot be divided into elements of " + std::to_string(item) + " bytes")
+              .c_str());
     }
     const int64_t count = bytes / item, one = 1;
     return add(reinterpret_cast<const void*>(pointer), item, 1, &count, &one, count, row);
@@ -56,7 +57,8 @@ class Digests {
       const std::lock_guard<std::mutex> hold(mutex_);
       if (number >= batch_.size()) {
         throw nb::index_error(
-            ("found tensor " + std::to_string(number) + "; the batch has " + std::to_string(batch_.size()) + " tensors").c_str());
+            ("found tensor " + std::to_string(number) + "; the batch has " + std::to_string(batch_.size()) + " tensors")
+                .c_str());
       }
       found = batch_.digests(number);
       note();
