@@ -197,18 +197,10 @@ class Catalog:
     executions = ops
     """The older name of `ops`."""
 
-    def query(
-        self,
-        name: str | None = None,
-        *,
-        step: int | None = None,
-        rank: int | None = None,
-        graph: int | None = None,
-        op_type: str | None = None,
-        source: str | None = None,
-        include_skipped: bool = False,
-    ) -> Asked:
-        """Return the query for the operators that `ops` returns for these arguments. It raises the same errors."""
+    def query(self, name: str | None = None, **which: Unpack[TensorKeywords]) -> Asked:
+        """Return the query for the operators that `ops` returns for these arguments, and raise the same errors. `io` selects no operator."""
+        step, rank, include_skipped = which.get("step"), which.get("rank"), which.get("include_skipped", False)
+        graph, op_type, source = which.get("graph"), which.get("op_type"), which.get("source")
         asked = Asked(include_skipped) if name is None else self._meant(name, step, rank, include_skipped)
         if (graph, op_type, source) != (None, None, None):
             place, meant = None if source is None else SourcePlace(source), asked.is_meant
@@ -314,8 +306,7 @@ class Catalog:
     def to_polars(self, name: str | None = None, **which: Unpack[TensorKeywords]) -> pl.DataFrame:
         """Return the same as a DataFrame of polars."""
         step, rank = which.get("step"), which.get("rank")
-        others: dict[str, Any] = {each: value for each, value in which.items() if each != "io"}
-        frames = PolarsFrames(self.query(name, **others), which.get("io"))
+        frames = PolarsFrames(self.query(name, **which), which.get("io"))
         return joined_frames(frames.frame(self.table(one, number)) for number, one in self._places(step, rank))
 
     def find(

@@ -80,8 +80,7 @@ def export_table(
 
 
 def _table(catalog: Catalog, selection: Selection, progress: Tell | None) -> pl.DataFrame:
-    which = selection._asdict()
-    frames = PolarsFrames(catalog.query(**{name: each for name, each in which.items() if name != "io"}), selection.io)
+    frames = PolarsFrames(catalog.query(**selection._asdict()), selection.io)
     parts: list[pl.DataFrame] = []
     steps = catalog.steps if selection.step is None else (selection.step,)
     ranks = catalog.ranks if selection.rank is None else (selection.rank,)

@@ -86,7 +86,8 @@ class RankWriter:
 
     def write_payload(self, record: TensorRecord) -> str:
         """Queue the elements of a tensor. Return their location, which is passed to `write_step` later, together with the statistics."""
-        raise NotImplementedError(f"{type(self).__name__} has no write_payload: LayoutFacts.files is 'tensors'")
+        # An empty default would lose elements silently.
+        raise NotImplementedError(f"{type(self).__name__} overrides neither write_payload nor write_operator")
 
     def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
         """Queue the elements of an operator. Return the location of each tensor, or None for a tensor without data."""
