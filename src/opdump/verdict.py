@@ -15,8 +15,8 @@ class Verdict:
 
     `mode` is what the run looked for: "data" (NaN and infinities), "overflow", "exception" (failures), or "watch" (nothing).
     `file` and `line` are a position in the program, empty and 0 if unknown. `how` describes what the operator produced; for kind "none", it names the
-    operator that wrote infinities into a mask. `tensors` is the number of examined tensors, `not_looked` that of floating-point tensors without
-    counts (complex ones).
+    operator that wrote infinities into a mask. `tensors` is the number of examined tensors, `not_looked` the number of floating-point
+    tensors without counts (complex ones).
     """
 
     kind: VerdictKind

@@ -83,6 +83,15 @@ SPARES: dict[str, Callable[[], object]] = {
     "takes rows": lambda: nn.functional.embedding(torch.tensor([0]), bad().view(4, 1)),
     "is written over": overwritten,
     "hands them on": lambda: bad() * 2,
+    "a gradient that needs a shape": lambda: torch.ops.aten.nll_loss_backward(
+        torch.tensor(1.0), bad().view(1, 4), torch.tensor([1]), None, 1, -100, torch.tensor(1.0)
+    ),
+    "a gradient of pooling": lambda: torch.ops.aten.avg_pool2d_backward(
+        torch.ones(1, 1, 1), bad().view(1, 2, 2), [2, 2], [2, 2], [0, 0], False, True, None
+    ),
+    "a gradient of padding": lambda: torch.ops.aten.reflection_pad1d_backward(
+        torch.ones(1, 6), bad().view(1, 4), [1, 1]
+    ),
     "a mask": lambda: (torch.ones(2, 2) + torch.full((2, 2), -INF).triu(1)).softmax(-1),
 }
 
@@ -120,7 +129,7 @@ def test_a_gradient_that_is_not_finite_is_followed_through_the_optimizer_into_th
     lines = told(found.histories)
     assert lines[0].startswith("inf  born    step 1  div at test_nonfinite_lineage.py:")
     assert lines[1].endswith(", in forward, backward, optimizer, up to step 2")
-    assert lines[2] == "     kept    step 1  in weight: later steps read it"
+    assert lines[2] == "     kept    step 1  in weight: later steps read them"
 
 
 @pytest.mark.parametrize("follower", ["train", "eval"])
@@ -140,6 +149,21 @@ def test_what_a_step_leaves_in_running_statistics_is_the_same_history_in_the_nex
     births = [(each.born and each.born.op_type, each.given) for each in found.histories]
     assert len(births) == 1, births
     assert found.histories[0].last_step == 2
+
+
+def test_an_output_that_the_next_step_reads_belongs_to_the_history_of_its_step(tmp_path: Path) -> None:
+    losses: list[torch.Tensor] = []
+
+    def program() -> None:
+        if losses:
+            losses.pop().exp()
+        losses.append(infinite())
+
+    histories = checked(tmp_path / "dump", program, steps=2).histories
+    assert [(each.given, each.born and each.born.op_type, each.last_step) for each in histories] == [
+        ("", "mul", 1),
+        ("", "mul", 1),
+    ]
 
 
 @pytest.mark.parametrize("given", [[INF, 1.0, 1.0], [INF, INF, 1.0]], ids=["cleared since", "others"])

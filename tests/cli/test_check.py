@@ -110,7 +110,7 @@ def test_nothing_found_is_said_and_ends_with_0(tmp_path: Path) -> None:
 
 def test_options_move_the_thresholds(broken: Path) -> None:
     assert "extreme" not in check(broken, "--extreme", "1").output
-    assert "... and 3 findings more (--limit 0 shows all)" in check(broken, "--limit", "1").output
+    assert "... and 3 more findings (--limit 0 shows all)" in check(broken, "--limit", "1").output
     assert check(broken, "--extreme", "1.5").exit_code == 2
 
 

@@ -58,13 +58,13 @@ def test_a_hit_ends_with_one_and_none_with_zero(trained: Path) -> None:
     clean = check(trained / "full", "weight_too_large max_gt=100", "weight_not_changed")
     assert clean.exit_code == 0
     assert "no hits of 2 watchpoints" in clean.output
-    assert "weight_not_changed: 2 tensors of step 0 not checked: no tensor of the step before" in clean.output
+    assert "weight_not_changed: 2 tensors of step 0 not checked: no tensor of the previous step" in clean.output
 
 
 def test_what_statistics_do_not_tell_is_counted_once_for_a_condition(trained: Path) -> None:
     watch = "tensor_range range_start_inclusive=-1 range_end_inclusive=1 range_percentage_gt=60"
     done = check(trained / "statistic", watch, "weight_change_too_large abs_mean_update_ratio_gt=0.9")
-    needing = [line for line in done.output.splitlines() if line.endswith("needs elements, dump with --full")]
+    needing = [line for line in done.output.splitlines() if line.endswith("needs values; record them with --full")]
     assert sorted(line.partition(":")[0] for line in needing) == ["tensor_range", "weight_change_too_large"]
     assert "needs elements" not in check(trained / "full", watch).output
 

@@ -46,6 +46,12 @@ def test_the_table_is_that_of_the_catalog(dump: Path, tmp_path: Path, kind: str,
     assert expected["max"].is_null().any()
 
 
+@pytest.mark.parametrize(("name", "start"), [("t.csv", b"rank,"), ("t.arrow", b"ARROW1"), ("t.table", b"PAR1")])
+def test_the_suffix_selects_the_type_of_file(dump: Path, tmp_path: Path, name: str, start: bytes) -> None:
+    assert export(dump, "-o", tmp_path / name).exit_code == 0
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
 def test_csv_has_shapes_as_text_and_nothing_for_what_is_missing(dump: Path, tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
     assert export(dump, "--to", "csv", "-o", file).exit_code == 0

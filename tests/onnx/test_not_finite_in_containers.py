@@ -85,4 +85,4 @@ def test_nan_in_a_sequence_that_was_fed_is_not_made_by_who_takes_it_out(tmp_path
     model.graph.input.append(helper.make_value_info("x", kind))
     _, printed = checked(tmp_path, model, {"x": [np.array([np.nan, 1], np.float32)]})
     assert "born" not in printed
-    assert "given   step 0  what out takes out" in printed
+    assert "given   step 0  an element that out takes out" in printed

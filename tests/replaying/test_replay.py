@@ -41,6 +41,8 @@ data.mul_(2).add_(data)
 spectrum = torch.fft.fft(data)
 pair, *rest = torch.topk(data, 2)
 norm = F.batch_norm(data, torch.zeros(5), torch.ones(5), training=True)
+logarithms = torch.tensor([0.0, 0.3, 0.5]).log()
+ratio = torch.tensor([0.0, 1.0, 3.0]).div(torch.tensor([0.0, 0.0, 7.0]))
 """
 AGREEING = (
     "mm",
@@ -56,6 +58,8 @@ AGREEING = (
     "_fft_r2c",
     "topk",
     "native_batch_norm",
+    "log",
+    "div.Tensor",
 )
 
 
@@ -97,6 +101,7 @@ def test_operator_gives_the_same_bits_again(dump: Path, kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", AGREEING)
 def test_written_program_runs_by_itself(dump: Path, tmp_path: Path, kernel: str) -> None:
+    testing = pytest.importorskip("torch").testing
     script = tmp_path / "repro.py"
     files = opdump.replay(dump, f"aten::{kernel}", emit=script).files
     text = script.read_text()
@@ -107,7 +112,7 @@ def test_written_program_runs_by_itself(dump: Path, tmp_path: Path, kernel: str)
     assert recorded.keys() == now.keys() == {output.slot for output in opdump.replay(dump, f"aten::{kernel}").outputs}
     for slot, tensor in recorded.items():
         assert tensor.dtype == now[slot].dtype
-        assert bool((tensor == now[slot]).all())
+        testing.assert_close(now[slot], tensor, rtol=0, atol=0, equal_nan=True)
     assert len(files) == (2 if "np.load" in text else 1)
 
 
@@ -153,6 +158,13 @@ def test_changed_output_differs(dump: Path, tmp_path: Path) -> None:
 def test_infinities_beyond_the_type_agree(dump: Path) -> None:
     (output,) = opdump.replay(dump, "aten::cumsum").outputs
     assert (output.dtype, output.beyond, output.agrees) == ("float16", 1, True)
+
+
+@pytest.mark.parametrize("kernel", ["log", "div.Tensor"])
+def test_the_same_nan_and_infinities_are_no_difference(dump: Path, kernel: str) -> None:
+    (output,) = opdump.replay(dump, f"aten::{kernel}").outputs
+    assert output.agrees
+    assert 0 < output.distances[-1].roundings < 1
 
 
 def test_other_type(dump: Path) -> None:

@@ -293,7 +293,9 @@ def _shaped(
         dims = _numbers(shape, least=-1, where=where, what="input_shape")
         known = inputs[place].dims
         if len(dims) != len(known) or any(dim not in (-1, given) for dim, given in zip(known, dims, strict=False)):
-            raise _wrong(where, f"input_shape: {name!r} is {list(dims)}, but in the graph {list(known)} (-1 is open)")
+            raise _wrong(
+                where, f"input_shape: found {list(dims)} for {name!r}, expected {list(known)}, where -1 is any size"
+            )
         found[place] = replace(inputs[place], dims=dims)
         order.append(place)
     return tuple(found), (*order, *(place for place in range(len(inputs)) if place not in order))

@@ -253,7 +253,7 @@ class KeptSummaries(NamedTuple):
     """The summaries of tensors whose memory may be gone."""
 
     places: npt.NDArray[np.intp]
-    """Positions in columns."""
+    """The positions of these tensors in the columns."""
     summaries: npt.NDArray[np.float64]
     extremes: Mapping[int, Extremes]
     """Max and min by the rules of a device, if they differ from the summary, by position in `summaries`."""

@@ -19,6 +19,7 @@ from opdump.checks.expected_values import PARAMETER, PROGRAMS_OWN, Known
 from opdump.checks.operator_classes import takes_out
 from opdump.checks.tensor_checks import Finding, TensorStats
 from opdump.checks.watchpoints import WatchHit, Watchpoint
+from opdump.graph import EARLIER_PREFIX
 from opdump.op_types import bare_name
 from opdump.records import OpRecord, TensorRecord
 
@@ -54,6 +55,16 @@ _TESTS: Final = _words(
     """
 )
 """They test for NaN or infinities."""
+_USES_THE_SHAPE_OF_SLOT_1: Final = _words(
+    """
+    nll_loss_backward nll_loss2d_backward avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward
+    _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward max_pool2d_with_indices_backward
+    max_pool3d_with_indices_backward fractional_max_pool2d_backward fractional_max_pool3d_backward reflection_pad1d_backward
+    reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward
+    replication_pad3d_backward
+    """
+)
+"""Gradients that need only the shape of the forward input."""
 _COMPARES: Final = _words("eq ne equal notequal not_equal")
 _OVERWRITES_FIRST: Final = _words("copy copyfrom assign assignvariableop assignadd")
 
@@ -171,8 +182,11 @@ class Histories:
         self._reach(op, history)
 
     def end_step(self) -> None:
-        """Forget the sources of this step: in the next step, outputs of operators are new."""
-        self._of_source = {name: each for name, each in self._of_source.items() if name.startswith(PROGRAMS_OWN)}
+        """Outputs of operators are new in the next step, which may still read the outputs of this one."""
+        self._of_source = {
+            name if name.startswith(PROGRAMS_OWN) else EARLIER_PREFIX + name: each
+            for name, each in self._of_source.items()
+        }
         self._before = dict(self._left.values())
         self._left = {}
         self._latest = self._put_in = None
@@ -203,13 +217,13 @@ class Histories:
         )
 
     def _taken_out(self, op: OpRecord, _: TensorRecord, stats: TensorStats) -> History:
-        """The history of what an operator takes out of a container."""
+        """The history of an element that an operator takes out of a container."""
         history = self._put_in
         if history is not None:
             history.last_step = op.step
             history.passed_on += 1
             return history
-        name = f"what {op.op_name} takes out"
+        name = f"an element that {op.op_name} takes out"
         return self._begin(
             History(kind=_kind(stats), rank=op.rank_id, given=name, first_step=op.step, last_step=op.step)
         )
@@ -261,6 +275,8 @@ def _kills(op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known], bad:
         return False
     name = bare_name(op.op_type).lower()
     if name in _MADE_WITHOUT or name in _TAKES_A_PART or name in _TESTS:
+        return False
+    if name in _USES_THE_SHAPE_OF_SLOT_1 and all(record.slot == 1 for record, _ in bad):
         return False
     if name in _COMPARES and _is_test(op.arguments, inputs):
         return False

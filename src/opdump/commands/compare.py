@@ -51,7 +51,7 @@ Examples:
   opdump compare /data/before /data/after            two versions of a program
   opdump compare /data/run --step 3:4                two steps of one run
   opdump compare /data/a /data/b --save-match m.yaml save the operator mapping
-  opdump compare /data/a /data/b --json | jq .introduced[0]
+  opdump compare /data/a /data/b --json | jq '.introduced[0]'
 
 \b
 Exit codes:

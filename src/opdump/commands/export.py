@@ -1,7 +1,7 @@
 """`opdump export`: writes the tensors of a dump to a table for other programs.
 
 opdump export /data/dump
-opdump export /data/dump --to csv -o outputs.csv --io output
+opdump export /data/dump -o outputs.csv --io output
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KINDS = ("parquet", "arrow", "csv")
     epilog="""\b
 Examples:
   opdump export /data/dump                          write dump.parquet here
-  opdump export /data/dump --to csv --step 3        step 3, to dump.csv
+  opdump export /data/dump --step 3 -o step3.csv    step 3, as CSV
   opdump export /data/dump -o all.parquet --op MatMul --io output
   python -c "import polars; print(polars.read_parquet('dump.parquet'))"
 
@@ -45,7 +45,12 @@ Exit codes:
   130  interrupted by Ctrl-C; no file was written""",
 )
 @click.argument("path")
-@click.option("--to", "kind", type=click.Choice(_KINDS), default="parquet", show_default=True, help="File type.")
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(_KINDS),
+    help="File type.  [default: from the suffix of --out, else parquet]",
+)
 @click.option("-o", "--out", metavar="FILE", help="Output file.  [default: the name of PATH, in the current directory]")
 @click.option("--op", metavar="NAME", help="Only these operators, as in `opdump show --op`.")
 @click.option("--source", metavar="FILE:LINE", help="Only the operators of this source line.")
@@ -61,7 +66,7 @@ Exit codes:
 def export(
     *,
     path: str,
-    kind: str,
+    kind: str | None,
     out: str | None,
     op: str | None,
     source: str | None,
@@ -79,6 +84,8 @@ def export(
     from opdump.conversion.table_export import Selection, export_table
 
     catalog = open_dump(path, run=run_choice(run))
+    suffix = Path(out or "").suffix.lower().removeprefix(".")
+    kind = kind or (suffix if suffix in _KINDS else "parquet")
     file = Path(out) if out is not None else Path(f"{Path(path).resolve().name}.{kind}")
     selection = Selection(op, step, rank, source, cast("IO | None", io), skipped)
     with progress_bar("steps") as tell:

@@ -28,7 +28,7 @@ not an error.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def extensions(*, as_json: bool) -> None:
-    """List frameworks, layouts, checks, comparisons and report formats, and the packages that add them."""
+    """List frameworks, dialects, layouts, statistics, checks, metrics and report formats, and the packages that add them."""
     from opdump.adapters.registry import FRAMEWORKS
     from opdump.adapters.replay import REPLAYERS
     from opdump.checks.registry import CHECKS

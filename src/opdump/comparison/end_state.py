@@ -159,7 +159,7 @@ def outputs_read(trace: Trace) -> set[tuple[int, int]]:
 
 
 def same_ends(first: EndState, second: EndState, alignment: Alignment) -> bool:
-    """Whether both programs leave the same, within rounding. False if there is nothing to compare."""
+    """Whether both programs end in the same state, within rounding. False if there is nothing to compare."""
     return (
         _same_states(first, second, alignment)
         and _same_numbers(first.numbers, second.numbers)

@@ -94,7 +94,7 @@ class KeptValues:
     storages: AbstractSet[int]
     """Storages whose values at the end are kept."""
     wanted: AbstractSet[int] = frozenset()
-    """Storages that the next step uses again."""
+    """Storages that the next step uses."""
     nodes: AbstractSet[int] = frozenset()
     """Nodes whose inputs and outputs are kept."""
     leaves: StepInputs | None = None
@@ -240,7 +240,7 @@ class _Step:
 
 @dataclass(slots=True)
 class _Both:
-    """Both programs, with or without noise."""
+    """Runs both programs with the same noise, or without."""
 
     a: Float64Run
     b: Float64Run
@@ -332,7 +332,7 @@ class Float64Check:
     """The steps up to the last one whose end state was needed."""
     _trackers: tuple[StateTracker, StateTracker] = field(default_factory=lambda: (StateTracker(), StateTracker()))
     _carried: list[tuple[Carried, Carried]] = field(default_factory=list)
-    """The state that each step finds from the one before, for one more step than `_steps`."""
+    """The state that each step receives from the previous one: for the steps in `_steps`, and for the next one."""
     _plain: _Both = field(default_factory=lambda: _Both(Float64Run(), Float64Run()))
     _noisy: Mapping[Noise, _Both] = field(
         default_factory=lambda: {

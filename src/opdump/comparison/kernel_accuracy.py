@@ -201,7 +201,17 @@ def _summands(node: Node, slot: int) -> Array | None:
 
 
 def error_of(reference: Array, given: Array, summands: Array | None) -> float:
-    """The largest difference from float64, divided by the largest element or the largest sum of absolute summands, whichever is larger."""
+    """The largest difference from float64, divided by the largest element or the largest sum of absolute summands, whichever is larger.
+
+    Elements that are NaN in both, or the same infinity, are equal and have no size.
+    """
+    finite = np.isfinite(reference)
+    if not finite.all() and reference.shape == given.shape:
+        kept = finite | ~((reference == given) | (np.isnan(reference) & np.isnan(given)))
+        if not kept.any():
+            return 0.0
+        reference, given = reference[kept], given[kept]
+        summands = summands[kept] if summands is not None and summands.shape == kept.shape else None
     found = unshaped_difference(reference, given)
     if found.peak == 0 or summands is None:
         return found.peak
@@ -575,8 +585,8 @@ class _Graphs:
             return None, (self._distance(one, place, own), self._distance(two, place, theirs))
         unequal = int(np.count_nonzero(one != two))
         what = (
-            f"the output of the graph differs from that of {node.op.op_name} of {self.plain_name} in {unequal:,} of {one.size:,} elements; from the float64 "
-            f"result for its own inputs it is off by {off_other:.2g} of the largest element, {self.plain_name} by {off:.2g}"
+            f"{unequal:,} of {one.size:,} elements of the output differ between the graph and {node.op.op_name} in {self.plain_name}. For the inputs of "
+            f"each, the error against float64, relative to the largest element, is {off_other:.2g} in the graph and {off:.2g} in {self.plain_name}"
         )
         if off > most:
             what += ", which is more than rounding: the last bit decides the result"

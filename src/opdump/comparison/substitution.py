@@ -497,7 +497,7 @@ class Attribution:
 
     causes: Sequence[Suspect] = ()
     leading: Sequence[Suspect] = ()
-    """The causes that come first."""
+    """The causes that come before the others."""
     refuted: Sequence[Suspect] = ()
     doubtful: Sequence[Suspect] = ()
     """The suspects that explain nothing beyond the causes."""

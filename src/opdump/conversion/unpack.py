@@ -111,7 +111,7 @@ def _packed_ranks(source: Path, run: int | None) -> list[tuple[PackedRank, Run]]
         number = max(known) if run is None else run
         if not isinstance(rank, RankTree) or not (isinstance(rank, PackedRank) or _is_packed(known.get(number))):
             raise NotInDumpError(
-                f"{source}: is not packed: its tensors are in files already; `opdump convert` converts those"
+                f"{source}: is not packed, so there is nothing to unpack; `opdump show` lists its tensors"
             )
         if number in known and known[number].plan:
             chosen.append((PackedRank(rank.root, rank.rank_id, run=number), known[number]))

@@ -26,7 +26,7 @@ OPDEBUG_MAGIC: Final = 0x5A5A5A5A
 OLD_SIZE: Final = 2048
 OVERFLOW_NODE: Final = "Node_OpDebug"
 NONE_OF_THREAD: Final = 65535
-"""The number of a missing context or thread."""
+"""Stands for a missing context or thread."""
 
 _COMMON: Final = ("model_id", "stream_id", "task_id", "task_type")
 _PLACES: Final = (*_COMMON, "pc_start", "para_base")

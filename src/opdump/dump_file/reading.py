@@ -308,7 +308,7 @@ _GE: Final = (
     *("INT2", "UINT2", "COMPLEX32", "HIFLOAT8", "FLOAT8_E5M2", "FLOAT8_E4M3FN", "FLOAT8_E8M0", "FLOAT6_E3M2"),
     *("FLOAT6_E2M3", "FLOAT4_E2M1", "FLOAT4_E1M2"),
 )
-"""The names of GE's numbers."""
+"""The names of the element types of GE, by number."""
 _DATA_TYPES: Final[Mapping[int, int]] = MappingProxyType(
     {number: BY_NAME[name].number for number, name in enumerate(_GE) if name}
 )

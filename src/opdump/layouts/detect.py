@@ -76,6 +76,8 @@ def _detected(path: Path) -> ReadRanks | None:
 
 def _unknown(path: Path) -> UnknownLayoutError:
     """The message for a path without a dump: what it contains, and what was expected."""
+    if not path.exists():
+        return UnknownLayoutError(f"{path}: does not exist; expected the directory of a dump")
     try:
         locate(path)
         said = f"{path}: holds no dump"

@@ -105,7 +105,7 @@ def npu_clear_session(config: Any = None) -> None:
 
 
 def init_resource(config: Any = None) -> tuple[Any, Any]:
-    """A session with the configuration of `npu_config_proto`, and None in place of the original's shutdown operation."""
+    """Return a session with the configuration of `npu_config_proto`, and None instead of a shutdown operation."""
     return _adapter().new_session(config), None
 
 

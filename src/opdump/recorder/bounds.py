@@ -180,7 +180,7 @@ MOST_EVERY: Final = 1024
 
 
 class Refusals(Protocol):
-    """What a sink did not write because there was no room."""
+    """What a sink did not write for lack of space."""
 
     has_refused: bool
     refused_steps: set[int]

@@ -142,7 +142,7 @@ class Recorder:
         self.taken: list[TensorSnapshot] = []
         """The single snapshots since the last run, or since the step began."""
         self._filed_ops = 0
-        self.lock = threading.RLock()  # only the holder records
+        self.lock = threading.RLock()  # only the thread that holds it records
         self._place: Callable[[], int] | None = None
         self.when_placed: list[Callable[[int], object]] = []  # called with the rank
         self.when_filed: Callable[[], object] = lambda: None

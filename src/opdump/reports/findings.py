@@ -224,7 +224,7 @@ def print_findings(
         printer.table(columns, [_row(finding) for finding in shown])
         left = len(findings) - len(shown)
         if left:
-            printer.text(f"... and {amounts.count(left, 'finding')} more ({shows_all} shows all)")
+            printer.text(f"... and {amounts.count(left, 'more finding')} ({shows_all} shows all)")
         if folded:
             printer.text(
                 f"{amounts.count(folded, 'inherited finding')} not shown ({'--wide' if not folds else shows_all} shows all)"
@@ -372,7 +372,7 @@ def print_hits(printer: Printer, checked: Checked, *, limit: int, shows_all: str
         printer.text()
         printer.table(_HIT_COLUMNS, [_hit_row(hit) for hit in shown])
         if len(met) > len(shown):
-            printer.text(f"... and {amounts.count(len(met) - len(shown), 'hit')} more ({shows_all} shows all)")
+            printer.text(f"... and {amounts.count(len(met) - len(shown), 'more hit')} ({shows_all} shows all)")
         printer.tell_left_out()
     printer.text()
     counts = Counter(hit.condition for hit in met)
@@ -457,7 +457,7 @@ def print_histories(
         for number, line in enumerate(_lines(history)):
             printer.text(("     " if number else f"{history.kind:<5}") + line, style="bold" if "KILLED" in line else "")
     if len(histories) > len(shown):
-        printer.text(f"... and {amounts.count(len(histories) - len(shown), 'birth')} more ({shows_all} shows all)")
+        printer.text(f"... and {amounts.count(len(histories) - len(shown), 'more birth')} ({shows_all} shows all)")
     if shown:
         printer.text()
 
@@ -466,7 +466,7 @@ def _lines(history: History) -> Iterator[str]:
     if history.born is not None:
         yield f"born    {_told(history.born)}"
     else:
-        given = printable(shown_source(history.given)) or "by what left no data"
+        given = printable(shown_source(history.given)) or "by an operator without data"
         where = ", memory that no recorded operator wrote" if given.startswith("data-") else ""
         yield f"given   step {history.first_step}  {given}{where}"
     if history.passed_on:
@@ -478,12 +478,12 @@ def _lines(history: History) -> Iterator[str]:
     for places in list(killed.values())[:_MOST_NAMED]:
         yield f"KILLED  {_told(*places)}"
     if len(killed) > _MOST_NAMED:
-        yield f"... and by {amounts.count(len(killed) - _MOST_NAMED, 'operator')} more"
+        yield f"... and by {amounts.count(len(killed) - _MOST_NAMED, 'more operator')}"
     if history.parameters:
         names = list(history.parameters)
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         named = ", ".join(map(printable, names[:_MOST_NAMED]))
-        yield f"kept    step {min(history.parameters.values())}  in {named}{more}: later steps read it"
+        yield f"kept    step {min(history.parameters.values())}  in {named}{more}: later steps read them"
 
 
 def _told(place: SeenOperator, *later: SeenOperator) -> str:

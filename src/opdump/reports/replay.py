@@ -18,7 +18,7 @@ def replay_lines(result: Replay) -> list[str]:
     if not compared:
         lines.append("NOT COMPARED: the dump has no elements of any output")
     elif result.verdict == "agrees":
-        lines.append("AGREES: the recorded outputs match the result of the inputs, within rounding")
+        lines.append("AGREES: the recorded outputs follow from the inputs, within rounding")
     else:
         worst = max(compared, key=lambda output: (output.agrees is False, output.distances[-1].roundings))
         lines.append(f"DIFFERS: output.{worst.slot} is off by {_amount(worst.distances[-1].roundings)} roundings")

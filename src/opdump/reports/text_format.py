@@ -159,7 +159,7 @@ def print_steps(
     )
     printer.table(columns, rows)
     if left:
-        printer.text(f"... and {amounts.count(left, 'step')} more (--limit 0 shows all)")
+        printer.text(f"... and {amounts.count(left, 'more step')} (--limit 0 shows all)")
 
 
 def print_operators(printer: Printer, executions: Sequence[Execution], damaged: list[str], *, limit: int) -> None:
@@ -224,7 +224,7 @@ def print_details(
 
 def _print_more(printer: Printer, executions: Sequence[Execution], limit: int) -> None:
     if limit and len(executions) > limit:
-        printer.text(f"... and more (--limit {limit * 5} shows more of them, --limit 0 all)")
+        printer.text(f"... and more (--limit {limit * 5} shows more, --limit 0 shows all)")
 
 
 def _run_row(run: Run) -> list[str]:

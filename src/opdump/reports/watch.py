@@ -108,7 +108,7 @@ def print_watch(printer: Printer, outputs: Sequence[WatchedOutput], *, limit: in
     if changed:
         printer.table(columns, [_row(output) for output in (changed[:limit] if limit else changed)])
         if limit and len(changed) > limit:
-            printer.text(f"... and {amounts.count(len(changed) - limit, 'output')} more (--limit 0 shows all)")
+            printer.text(f"... and {amounts.count(len(changed) - limit, 'more output')} (--limit 0 shows all)")
     looks = sum(output.looks for output in outputs)
     printer.text(
         f"{amounts.count(len(outputs), 'watched output')}, {amounts.count(looks, 'look')}: "

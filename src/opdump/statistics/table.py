@@ -1,7 +1,7 @@
-"""Digests of a tensor's raw bytes: MindSpore's `md5` and `hash` statistics, and `xxh3`.
+"""The table of statistics: the name of each in a config, its heading, and the function that computes it.
 
-All are hexadecimal, of the elements in C order, little-endian, before any widening. The digest of no elements is that of no
-bytes.
+The digests (`md5`, `hash`, `xxh3`) are hexadecimal, of the elements in C order, little-endian, before any widening. The digest of an
+empty tensor is the digest of zero bytes.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ def ge_graphs_of(session: OnnxSession) -> tuple[GeGraph, ...]:
 
     The bodies of control operators are graphs that follow the main one; the outer values that they read are among their inputs.
 
-    An operator made by an optimiser has the names of the operators that it replaces, and each of its outputs the name of the
-    operator that made it in the original model. If nothing was optimised, these are the operator's own. Shapes are those that ONNX
-    infers from the model; unknown ones are -1.
+    An operator made by an optimiser has the names of the operators that it replaces, and each output has the name of the operator
+    that made it in the original model. Without optimisation, both are the operator's own name. ONNX infers the shapes from the
+    model; unknown ones are -1.
     """
     return _Builder(session).graphs()
 
@@ -37,7 +37,7 @@ def ge_graphs_of(session: OnnxSession) -> tuple[GeGraph, ...]:
 def enter_nodes(session: OnnxSession, builder: GraphBuilder) -> None:
     """Add the nodes that run to a graph for MindSpore's files, each control operator before those of its bodies.
 
-    Shapes are those that ONNX infers from the model; an unknown one is -1, or has no type. Inputs of the model have no source, because
+    ONNX infers the shapes from the model; an unknown one is -1, or has no type. Inputs of the model have no source, because
     the program provides them.
     """
     values = _value_types(session.ran.proto)

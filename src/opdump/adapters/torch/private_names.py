@@ -36,7 +36,7 @@ from opdump.adapters.torch.names_by_release import (
 OPERATORS = Ability("operators", "no operator is recorded, because recording could change the program's numbers")
 BACKWARD = Ability("backward", "operators of a backward are recorded as part of the forward")
 LINKS = Ability("links", "gradients are recorded without their forward operators")
-SOURCES = Ability("sources", "records do not have the makers of inputs, nor the memory locations of tensors")
+SOURCES = Ability("sources", "records lack the makers of inputs and the memory locations of tensors")
 CALLS = Ability("calls", "calls of the program (dump_level op), and errors above operators, are not recorded")
 STEPS = Ability("steps", "no iteration ends with a backward, only with an optimizer or a network")
 RECOMPUTATION = Ability("recomputation", "operators that a checkpoint runs again have no scope")

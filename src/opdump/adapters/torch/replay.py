@@ -35,7 +35,7 @@ def empty_as(record: TensorRecord) -> Array:
 
 
 def tensor_of(values: Array, record: TensorRecord, floating: torch.dtype | None) -> torch.Tensor:
-    """The recorded tensor with these values, in memory of its own; floats as `floating`, or as recorded if that is None."""
+    """The recorded tensor with these values, in new memory. Floats have the type `floating`, or the recorded type if it is None."""
     kind = getattr(torch, record.dtype, None)
     if floating is None:
         made = torch_tensor(values, record.dtype)

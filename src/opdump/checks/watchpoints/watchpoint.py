@@ -70,7 +70,7 @@ class Outcome:
 class WatchHit:
     """A hit of a watchpoint or, with an `error_code`, a tensor that could not be checked.
 
-    `error_code`: 1 has NaN, 2 has infinities, 4 no tensor of the step before, 32 no value: its elements are needed and not
+    `error_code`: 1 NaN, 2 infinities, 4 no tensor of the previous step, 32 no value: its elements are needed and not
     available.
     """
 
@@ -167,9 +167,9 @@ def _satisfied(parameter: Parameter, values: Mapping[str, float], actual: Interv
 
 
 _WORDS: Final = (
-    (HAS_NAN, "has NaN"),
-    (HAS_INF, "has infinities"),
-    (NO_PREVIOUS, "no tensor of the step before"),
+    (HAS_NAN, "NaN"),
+    (HAS_INF, "infinities"),
+    (NO_PREVIOUS, "no tensor of the previous step"),
 )
 
 
@@ -189,7 +189,7 @@ def _overflow(stats: TensorStats, *, is_complex: bool) -> Outcome:
 def _no_value(*, is_complex: bool) -> Outcome:
     if is_complex:
         return Outcome((), NO_VALUE, "not checked: complex numbers have no order")
-    return Outcome((), NO_VALUE, "not checked: needs elements, dump with --full")
+    return Outcome((), NO_VALUE, "not checked: needs values; record them with --full")
 
 
 # Targets: which tensors are weights, gradients and activations, in a dump of any framework.
@@ -341,7 +341,7 @@ def _is_float(dtype: str) -> bool:
 # Checks operator by operator, step by step.
 
 _Weight = tuple[OpRecord, SeenTensor, Measured, Role]
-_NOT_READ: Final = Outcome((), NO_VALUE, "not checked: what it was before the step is not in the dump")
+_NOT_READ: Final = Outcome((), NO_VALUE, "not checked: its value before the step is not in the dump")
 
 
 class WatchpointChecker:

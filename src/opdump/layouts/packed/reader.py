@@ -1,4 +1,4 @@
-"""Reads a rank of a packed dump: by its index, and what a run that was cut off did not list by the file of elements."""
+"""Reads a rank of a packed dump. Records of an interrupted run that the index does not list are found in the file of elements."""
 
 from __future__ import annotations
 

@@ -196,11 +196,11 @@ def choose_algorithms(text: str, arguments: str, folder: str) -> ChosenAlgorithm
             continue
         chosen[name] = function
     if not chosen and not text.replace(",", "").strip():
-        raise CommandError(ExitCode.BAD_PARAMETER, "-alg names no algorithm; one is needed, or all")
+        raise CommandError(ExitCode.BAD_PARAMETER, "-alg is empty; expected an algorithm, or all")
     if not chosen:
         raise CommandError(
             ExitCode.BAD_ALGORITHM,
-            f"-alg {text} names no algorithm; expected some of {', '.join((*ALGORITHMS, *custom))}",
+            f"-alg {text}: unknown algorithm; expected some of {', '.join((*ALGORITHMS, *custom))}",
         )
     return ChosenAlgorithms(chosen)
 

@@ -157,7 +157,7 @@ _FALLIBLE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BodyOperators:
-    """A function within the copy: its skipped operators, and the recorded ones."""
+    """The skipped and the recorded operators of a function in the copy."""
 
     skipped: tuple[NamedOperator, ...]
     emitted: tuple[NamedOperator, ...]
