@@ -62,7 +62,7 @@ bool six_digits(double magnitude, uint32_t* digits, int* exponent) {
   std::memcpy(&bits, &magnitude, sizeof bits);
   const int power = static_cast<int>(bits >> 52) - 1075;
   const uint64_t mantissa = (bits & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
-  // The power of ten of the largest power of two up to the number; that of the number is equal or one more.
+  // The decimal exponent of the largest power of two up to the number; the exponent of the number is equal or one more.
   int found = static_cast<int>((int64_t{power + 52} * 1262611) >> 22);
   while (true) {
     const int tens = kDigits - 1 - found;

@@ -325,7 +325,7 @@ def _match_by_evidence(
     former: Mapping[int, int],
     by_storage: Mapping[int, list[int]],
 ) -> None:
-    """Match each node of A that has no pair with the best candidate among the nodes `free_b`, which loses it."""
+    """Match each unmatched node of A with its best candidate in `free_b`, and remove that candidate from `free_b`."""
     b, by_type = sides.b, defaultdict[Token, list[int]](list)
     for index in sorted(free_b):
         by_type[_key(b.nodes[index])].append(index)

@@ -143,7 +143,7 @@ class _Judging:
         if off.relative <= _HANDS_ON["computes"] * max([self.lasts, *self.apart.values()]):
             return None  # it may be a part of an earlier value that differs
         if _FEW * self.left > len(self.a.nodes) + len(self.b.nodes):
-            return None  # programs that differ in so many operators compute it differently
+            return None  # if most operators differ, the programs compute it in different ways
         evidence = f"{other.bare_type} reads its output, and {size}"
         lost, added = _lone(self.a, mine, self.alignment.b_of), _lone(self.b, its, self.alignment.a_of)
         if lost is not None:

@@ -103,11 +103,11 @@ class KeptValues:
 
 @dataclass(slots=True)
 class Float64Run:
-    """One program in float64."""
+    """Runs one program in float64."""
 
     shaker: RoundingNoise | None = None
     _held: dict[int, Named] = field(default_factory=dict)
-    """The contents of the storages that the next step uses again."""
+    """The contents of the storages that the next step uses."""
 
     @property
     def left(self) -> Mapping[int, Named]:
@@ -233,7 +233,7 @@ class _Step:
         return in_a, in_b
 
     def drawn(self) -> set[int]:
-        """The nodes of A whose partners draw random numbers: B uses those of A."""
+        """The nodes of A whose partners in B draw random numbers: B uses the numbers of A."""
         a_of = self.alignment.a_of
         return {a_of[node.index] for node in self.traces[1].nodes if node.index in a_of and draws(node)}
 

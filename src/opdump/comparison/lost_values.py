@@ -348,7 +348,7 @@ _COARSE_GROWTH: Final = 8.0
 _SHOWN: Final = 2
 """A fault shows within this many steps; a difference that appears later is accumulated rounding, as between training runs."""
 _DIVIDING_UPDATES: Final = frozenset({"addcdiv", "foreach_addcdiv", "fused_adam", "fused_adamw", "fused_adagrad"})
-"""Operators by which optimizers change a parameter by a gradient that is divided by its own size."""
+"""Operators with which optimizers apply a gradient that is divided by its own size."""
 
 _ROUNDINGS_OF_A_STEP: Final = 100.0
 """Units of rounding that accumulate in the first step, if both runs begin with the same values."""
@@ -955,7 +955,7 @@ def only_arranges(node: Node) -> bool:
 
 
 def _only_amplifies(node: Node, other: Node, most: float) -> bool:
-    """Whether this is the update of an optimizer such as Adam, whose inputs are near those of the other run.
+    """Whether this is the update of an optimizer such as Adam, and its inputs are close to its inputs in the other run.
 
     It divides a gradient by its own size, so an element that is only rounding moves its parameter by up to the learning rate. The
     gradient is in the states of the optimizer, which are results themselves.

@@ -109,7 +109,7 @@ class ReferenceReplay:
         self.scalars = scalars_read(a.nodes), scalars_read(b.nodes)
         self.causes = Causes(self.reference, self.run, alignment)
         self._settled: set[Hashable] = set() if before is None else before._settled
-        """Suspects of this step or an earlier one without an effect on the end state, or with none beyond that of the causes."""
+        """Suspects of this or an earlier step that have no effect on the end state, or none beyond the effect of the causes."""
         self._attribution = Attribution()
         """The causes of a different end state, as far as known."""
         self._told: set[Hashable] = set()

@@ -328,7 +328,7 @@ class Result:
     """The matched operators of A and B, step by step, with the kind of match."""
     missing_metrics: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
-    """Why the runs cannot be compared, if they were not judged for that reason."""
+    """The reason why the runs were not judged; empty if they were."""
 
     @property
     def sources(self) -> int:

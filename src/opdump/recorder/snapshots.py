@@ -123,7 +123,7 @@ class TensorSnapshot:
         self.row = -1
         self.table: Any = None
         self.digest = -1
-        """The number of its digests, if the reader computes those of many tensors together. Once they are settled, they are in `others`."""
+        """The number of its digests, if the reader computes the digests of many tensors together. Once computed, they are in `others`."""
         self.others: dict[str, StatisticValue] | None = None
         """Statistics that a summary does not contain: digests, and statistics of other packages (`ElementStatistics`)."""
         self.extremes: Extremes | None = None

@@ -291,7 +291,7 @@ NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
 
 
 class NodeEmitter:
-    """Emits the runs of one model.
+    """Passes the operators of each run of a model to the recorder.
 
     `model` is the model that runs; `model_name` and `model_id` are written to the records. `choice` is the selection, `within` the
     selection inside each control operator, by its name. `notes` collects what the dump lacks.

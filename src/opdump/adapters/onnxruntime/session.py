@@ -286,7 +286,7 @@ class OnnxSession:
         feeds: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None,
     ) -> list[Any]:
-        """The answer of a plain run, if that of the dumped run may differ."""
+        """The answer of a plain run, if the answer of the dumped run may differ."""
         plain = self.run_plain(output_names, feeds, run_options)
         if not self._recorded.is_random:
             difference = largest_difference(answer, plain)

@@ -84,7 +84,7 @@ def _by_run(
     feeds: Mapping[str, Any],
     run_options: onnxruntime.RunOptions | None,
 ) -> tuple[list[Any], Tensors]:
-    """The answer, and those of the tensors `numbers` whose type numpy has."""
+    """The answer, and the tensors of `numbers` whose type numpy has."""
     # 8-bit floats are returned to numpy as uint8; bfloat16 and packed types cannot be returned.
     shown = {name: element for name, element in numbers.items() if element.known_to_numpy or element.bits == 8}
     names = list(dict.fromkeys((*answer_names, *shown)))

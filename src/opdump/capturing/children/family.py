@@ -112,7 +112,7 @@ class ChildReport:
     failure: str = ""
     """Why its part of the dump is incomplete; empty if it is complete."""
     verdict: Verdict | None = None
-    """The first finding in it; None if it did not end regularly."""
+    """The first finding in the process; None if it did not end regularly."""
 
     @property
     def left_data(self) -> bool:

@@ -411,7 +411,7 @@ def _check_watched(entry: Mapping[str, Any], dump: Mapping[str, Any], where: str
             where,
             f"{path}.model_name",
             entry["model_name"],
-            'none under "dump_scene": "watcher"; take it out',
+            'none under "dump_scene": "watcher"; remove it',
         )
 
 
@@ -420,7 +420,7 @@ def _check_blacklists(entry: Mapping[str, Any], dump: Mapping[str, Any], where: 
         size = len(entry.get(key, ()))
         if size > MOST_EXCLUSIONS:
             raise AclConfigError(
-                f"{where}: {path}.{key}: found {size} items, expected {MOST_EXCLUSIONS} at most; take some out",
+                f"{where}: {path}.{key}: found {size} items, expected {MOST_EXCLUSIONS} at most; remove some",
                 "EP0003",
             )
     for key in _BLACKLISTS:
@@ -564,7 +564,7 @@ def check_constraints(
         if dump.get("dump_mode", "output") != "output":
             raise AclConfigError(
                 f'{where}: dump.dump_mode: found {kind_of(dump["dump_mode"])} beside dump_scene "watcher", '
-                f'expected "output"; write that, or take dump_mode out',
+                f'expected "output"; write that, or remove dump_mode',
                 "EP0005",
             )
     path = directory()
@@ -573,7 +573,7 @@ def check_constraints(
         if dump.get("dump_list"):
             raise AclConfigError(
                 f'{where}: dump.dump_list: found {kind_of(dump["dump_list"])} beside dump_debug "on", expected no entries; '
-                f"the overflow dump takes every model; take one of the two out",
+                f"the overflow dump takes every model; remove one of the two",
                 "EP0005",
             )
         return Settled(path)
@@ -612,7 +612,7 @@ def _bad_step(text: str, where: str, expected: str) -> AclConfigError:
 def _exclude(dump: Mapping[str, Any], where: str, first: str, second: str) -> None:
     if dump.get(second) == "on":
         raise AclConfigError(
-            f'{where}: dump.{second}: found "on" beside {first} "{dump[first]}", expected one of the two; take one out',
+            f'{where}: dump.{second}: found "on" beside {first} "{dump[first]}", expected one of the two; remove one',
             "EP0005",
         )
 
@@ -623,7 +623,7 @@ def _check_statistics(dump: Mapping[str, Any], where: str) -> None:
     if not dump["dump_stats"]:
         raise AclConfigError(
             f"{where}: dump.dump_stats: found an empty array, expected names of statistics; "
-            f'write ["Max", "Min"], or take the key out',
+            f'write ["Max", "Min"], or remove the key',
             "EP0001",
         )
     if dump.get("dump_data", "tensor") == "tensor":

@@ -72,7 +72,7 @@ def refuse_marks(common: Section, dump_mode: int) -> None:
     if dump_mode == 2:
         raise common.wrong(
             "dump_mode",
-            "0 or 1 in the asynchronous dump, which has no set_dump; or the synchronous dump: take file_format out, or set "
+            "0 or 1 in the asynchronous dump, which has no set_dump; or the synchronous dump: remove file_format, or set "
             f'"enable": true in {E2E}',
         )
 

@@ -116,7 +116,7 @@ def read_json(data: bytes, where: str, *, whole: bool = False) -> tuple[Any, lis
     _refuse_lone_surrogates(value, where)
     if rest := text[end:].strip(_SPACE):
         if whole:
-            raise ConfigError(f"{where}: text after the end of the JSON: {rest[:40]!r}; take it out")
+            raise ConfigError(f"{where}: text after the end of the JSON: {rest[:40]!r}; remove it")
         warnings.append(f"{where}: text after the end of the JSON is ignored: {rest[:40]!r}")
     return value, warnings
 

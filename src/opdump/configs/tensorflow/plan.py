@@ -188,7 +188,7 @@ def training_dump_of(
     exceptions = _exceptions(parameters, where, notes)
     if data and overflow:
         raise TensorflowConfigError(
-            f"{where}: enable_dump and enable_dump_debug: {_BOTH} Found both, expected one of the two; take one out",
+            f"{where}: enable_dump and enable_dump_debug: {_BOTH} Found both, expected one of the two; remove one",
             "E10001",
         )
     plan = _plan(parameters, notes, path, steps, mode=mode, saved=saved, debug_mode=debug_mode if overflow else None)
@@ -301,7 +301,7 @@ def _where_it_runs(plan: DumpPlan, parameters: Mapping[str, ParameterValue], not
     off_line = read_flag(parameters, "use_off_line", True, notes)
     if not off_line:
         notes.append(
-            "use_off_line is False, so the graph stays on the host and nothing is dumped; take it out, or set it to True"
+            "use_off_line is False, so the graph stays on the host and nothing is dumped; remove it, or set it to True"
         )
     if (loop := read_number(parameters, "iterations_per_loop", 1, notes)) > 1:
         notes.append(f"iterations_per_loop is {loop} and has no effect here: each run of a session is one step")

@@ -165,6 +165,4 @@ def _check(settings: Mapping[str, Any]) -> None:
     if unknown := [name for name in settings if name not in _DEFAULTS]:
         raise TypeError(f"RunConfig: found {', '.join(unknown)}, expected some of {', '.join(_DEFAULTS)}")
     if settings.get("save_checkpoints_steps") is not None and settings.get("save_checkpoints_secs") is not None:
-        raise ValueError(
-            "found save_checkpoints_steps and save_checkpoints_secs, expected one of the two; take one out"
-        )
+        raise ValueError("found save_checkpoints_steps and save_checkpoints_secs, expected one of the two; remove one")

@@ -150,7 +150,7 @@ class DeviceTree:
         overflows = [each for each in files.executions if _is_overflow(each) and id(each) not in known]
         if late and not self._indexes.is_complete(home):
             if not place.has_step and place.time:
-                # Beside single operators of every step; those of an operator that failed are in no {time}.
+                # A {time} directory has single operators of every step; files of a failed operator are outside of it.
                 self._note(left_out(self.root / place.relative, len(late)))
                 return PlaceFiles((), None, files.problems)
             self._note(cut_off(self.root / place.relative, place.step, len(late)))

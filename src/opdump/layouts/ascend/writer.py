@@ -215,7 +215,7 @@ class AscendWriter(RankWriter):
 
     @property
     def metadata(self) -> Path | None:
-        """The directory of the index; None before anything was written. With a directory for each step, that of the last step."""
+        """The directory of the index; None before anything was written. If each step has its own directory, the index of the last step."""
         homes = list(self._indexes)
         return self.root / homes[-1] / METADATA if homes else None
 
@@ -517,7 +517,7 @@ class AsyncWriter(AscendWriter):
         if home not in self._indexes:
             if self.plan.step_level:
                 self._write_acl_json(str(self.root / home.partition("/")[0]))
-            # One for each step in the form of ACL: those of past steps are rarely written again.
+            # In the form of ACL, each step has an index; the indexes of past steps are rarely written again.
             for past in list(self._indexes)[: -_MOST_OPEN + 1]:
                 self._indexes[past].forget()
         return super()._index(home)

@@ -52,7 +52,7 @@ OpenFile: TypeAlias = Callable[[Path, str, str], PayloadWithHeader]
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A tensor by its file, its row, or both."""
+    """A tensor that has a file, a row of statistics, or both."""
 
     name: FileName
     relative: str | None

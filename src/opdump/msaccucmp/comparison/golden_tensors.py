@@ -159,7 +159,7 @@ def _time(name: str, text: str) -> int:
     """Microseconds since 1970 in 16 digits; -1, which sorts first, for anything else."""
     if _TIME.fullmatch(text):
         return int(text)
-    log("WARNING", f"{name} has no time of 16 digits; it counts as the oldest")
+    log("WARNING", f"{name} has no 16-digit time; it counts as the oldest")
     return -1
 
 

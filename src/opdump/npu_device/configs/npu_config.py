@@ -1,4 +1,4 @@
-"""`npu.global_options()`: options of the device. Only those of dumps have an effect."""
+"""`npu.global_options()`: options of the device. Only dump settings have an effect."""
 
 from __future__ import annotations
 

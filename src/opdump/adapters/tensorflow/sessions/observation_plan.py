@@ -369,7 +369,7 @@ class ChosenOperator:
 
 
 class SignatureEmitter:
-    """Emits the runs of a signature. `resolved` maps a tensor to its equal one."""
+    """Passes the operators of each run of a signature to the recorder. `resolved` maps a tensor to the equal tensor that is observed."""
 
     def __init__(
         self,

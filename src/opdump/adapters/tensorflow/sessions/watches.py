@@ -184,7 +184,7 @@ class _Part:
 class RecomputeGraph:
     """Operators that are computed from seen values; the results of those in `wanted` are returned.
 
-    `resolved` maps a tensor to its equal one; `session` is the one that runs the program.
+    `resolved` maps a tensor to the equal tensor that is observed; `session` is the one that runs the program.
     """
 
     def __init__(
