@@ -316,7 +316,7 @@ class StepTable(Generic[Filed_co]):
 
     @property
     def other_arguments(self) -> dict[int, Mapping[str, Any]]:
-        """By operator index, arguments of operators of templates that differ from those in the template."""
+        """By operator index, the arguments that differ from those in the template."""
         return {
             start + place: arguments
             for part, start in zip(self.parts, self.op_starts, strict=False)

@@ -132,7 +132,7 @@ def test_nothing_dumped_is_said(dump: Path, tmp_path: Path) -> None:
     config(tmp_path, dump, dump_list=[{"model_name": "another"}])
     ended = opdump("infer", "net.onnx", "-c", "acl.json", cwd=tmp_path)
     assert ended.returncode == 0
-    assert "no loaded model is called 'another'; they are called 'graph', 'net'" in ended.stderr
+    assert "no loaded model is called 'another'; the loaded models are 'graph', 'net'" in ended.stderr
     assert "nothing was captured: no model in dump_list ran; the models that ran are 'graph', 'net'" in ended.stderr
     assert opdump("infer", "net.onnx", "-c", "acl.json", "--strict", cwd=tmp_path).returncode == 1
     (tmp_path / "acl.json").write_text('{"dump": {}}')

@@ -295,7 +295,7 @@ def test_a_section_without_enable_says_so_too(root: Path) -> None:
     config["e2e_dump_settings"] = {"trans_flag": True}
     file.write_text(json.dumps(config), encoding="utf-8")
     (warning,) = load_plan(file, environ={}).warnings
-    assert "e2e_dump_settings.enable is missing, and the dump is made all the same" in warning
+    assert "e2e_dump_settings.enable is missing, and the dump is made anyway" in warning
 
 
 def test_the_asynchronous_dumps_key_is_passed_over(root: Path) -> None:

@@ -348,7 +348,7 @@ def _numbers(text: str, *, least: int, where: str, what: str) -> tuple[int, ...]
     except ValueError as error:
         raise _wrong(where, f"{what}: found {text!r}, expected whole numbers separated by commas") from error
     if any(number < least for number in numbers) or (least > 0 and math.prod(numbers) == 0):
-        raise _wrong(where, f"{what}: found {text!r}, expected numbers from {least} on")
+        raise _wrong(where, f"{what}: found {text!r}, expected numbers, {least} or more")
     return numbers
 
 

@@ -199,7 +199,7 @@ def _set_gear(model_id: int, dataset: int, index: int, kind: GearKind, wanted: l
     state = process()
     found = state.handles.get(dataset, Dataset, where)
     if not all(isinstance(number, int) and number > 0 for number in wanted):
-        raise CallError(Code.INVALID_PARAM, f"{where}: found {wanted}, expected whole numbers from 1 on")
+        raise CallError(Code.INVALID_PARAM, f"{where}: found {wanted}, expected whole numbers, 1 or more")
     buffer = state.handles.get(of_slot(found.buffers, index, where), DataBuffer, where)
     model = state.model(model_id, where)
     gears = model.info.gears

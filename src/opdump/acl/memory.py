@@ -56,7 +56,7 @@ class Memory:
     def allocate(self, size: Any) -> int:
         """The address of `size` new bytes, aligned to 64. Raises CallError for an invalid size and if memory is exhausted."""
         if not isinstance(size, int) or not 0 < size < LARGEST:
-            raise CallError(Code.INVALID_PARAM, f"malloc: size is {size!r}, expected a number of bytes from 1 on")
+            raise CallError(Code.INVALID_PARAM, f"malloc: size is {size!r}, expected a number of bytes, 1 or more")
         try:
             # The memory beside it belongs to no array: an address beyond the edge cannot hit another array.
             whole = np.zeros(size + 3 * _ALIGNMENT, np.uint8)

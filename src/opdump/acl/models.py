@@ -409,7 +409,7 @@ def get_tensor_real_name(desc: int, name: str) -> str:
     where = "acl.mdl.get_tensor_real_name"
     found = _described(desc, where)
     if name not in {info.name for info in (*found.inputs, *found.outputs)}:
-        raise CallError(Code.INVALID_PARAM, f"{where}: the model has no input and no output {name!r}")
+        raise CallError(Code.INVALID_PARAM, f"{where}: the model has no input or output {name!r}")
     return name
 
 

@@ -375,7 +375,7 @@ def load_script(path: str, arguments: Sequence[str]) -> Program:
             source = file.read()
     except OSError as error:
         raise ProgramNotFoundError(
-            f"cannot open the script '{path}': {error.strerror}. A module is run with: opdump run -m NAME"
+            f"cannot open the script '{path}': {error.strerror}. To run a module: opdump run -m NAME"
         ) from error
     if b"\0" in source:
         raise ProgramNotFoundError(f"'{path}' is not Python source: it contains null bytes")

@@ -461,7 +461,7 @@ class _Sides:
         return set() if owner is None else {index for index, other in self.owners_b.items() if other == owner}
 
     def agreement(self, pairs: Mapping[int, int], here: int, there: int) -> float:
-        """The weight of the makers, readers and storages that are matched with each other, less that of the ones matched otherwise."""
+        """The weight of the makers, readers and storages that are matched with each other, minus the weight of those matched with others."""
         agree, disagree = self._evidence(pairs, here, there)
         return agree - disagree
 

@@ -122,7 +122,7 @@ def _result(names: tuple[str, str], judged: dict[int, Judgement], executor: Exec
 
 
 def _sizes(found: Sequence[Judgement]) -> tuple[int, int, int]:
-    """The numbers of operators that were matched and not matched, and of those that could be matched at most."""
+    """The number of matched operators, the number of unmatched operators, and the maximum possible number of matches."""
     matched = sum(each.matched for each in found if not each.why)
     return matched, sum(each.unmatched for each in found), sum(each.most for each in found)
 

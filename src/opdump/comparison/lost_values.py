@@ -447,7 +447,7 @@ class StepValues:
         return self.a.spread(nodes_a), self.b.spread(nodes_b)
 
     def lost(self) -> tuple[Lost, Lost]:
-        """What only one of the runs leaves at the end of the step."""
+        """The values that only one of the runs has at the end of the step."""
         if self.a.has_all_known and self.b.has_all_known:
             return Lost(), Lost()
         return self._traced(self.a.ends(), self.b.ends())

@@ -157,10 +157,10 @@ class Substitution:
         return found
 
     def sources(self) -> list[int]:
-        """The operators of B whose inputs A has and whose output it lacks, on the paths to end values that A lacks; no constants.
+        """The operators of B, other than constants, that lead to end values which A lacks: A has their inputs but not their outputs.
 
-        If they are on several lines, or not all of them have float outputs, values that A has in another order count as known, if that leaves one
-        line: the edges of a graph may be sorted.
+        If they are on several lines, or some of them have no float outputs, values that A has in a different order also count as known, provided
+        that only one line remains. The edges of a graph, for example, may be sorted.
         """
         constants = Constants(self._whole.run)
         strictly, loosely = (

@@ -137,7 +137,7 @@ def with_bounded_shapes(tensor: DumpTensor) -> DumpTensor:
     dimensions = max(len(tensor.shape), len(tensor.original_shape))
     if dimensions <= MOST_DIMENSIONS:
         return tensor
-    reason = f"{tensor.name}: its shape has {dimensions} dimensions; no more than {MOST_DIMENSIONS} make sense"
+    reason = f"{tensor.name}: its shape has {dimensions} dimensions; expected at most {MOST_DIMENSIONS}"
     return replace(tensor, shape=(), original_shape=(), data=UnreadableBytes(tensor.data.path, reason))
 
 

@@ -71,7 +71,7 @@ def decode_elements(data: Bytes, number: int, shape: tuple[int, ...], name: str)
         shape = (available,)
     if len(shape) > MOST_DIMENSIONS:
         raise UndecodableTensorError(
-            f"{where}: its shape has {len(shape)} dimensions; no more than {MOST_DIMENSIONS} make sense"
+            f"{where}: its shape has {len(shape)} dimensions; expected at most {MOST_DIMENSIONS}"
         )
     count = math.prod(shape)
     if count > available:

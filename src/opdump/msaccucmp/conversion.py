@@ -145,7 +145,9 @@ def _check_folder(path: str) -> None:
     if not os.path.exists(path):
         raise CommandError(ExitCode.BAD_PATH, f"{path} does not exist; -c names a directory with format_convert in it")
     if not os.path.isdir(path):
-        raise CommandError(ExitCode.BAD_PATH, f"{path} is not a directory; -c names one with format_convert in it")
+        raise CommandError(
+            ExitCode.BAD_PATH, f"{path} is not a directory; expected one that contains format_convert (-c)"
+        )
 
 
 def _shape(text: str | None) -> tuple[int, ...]:

@@ -156,7 +156,7 @@ class ModelRecording:
             if self._model_names and name is not None and name not in self._model_names:
                 called = ", ".join(repr(each) for each in sorted(self._model_names))
                 key = words_of(self.plan.dialect).list_key.format("model_name")
-                text = f"{key}: no loaded model is called {name!r}; they are called {called}"
+                text = f"{key}: no loaded model is called {name!r}; the loaded models are {called}"
                 yield with_nearest(text, name, self._model_names)
 
     def _tell_circumstances(self) -> None:

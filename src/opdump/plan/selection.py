@@ -55,7 +55,7 @@ class StepSet:
         Raises ConfigError for a negative step and for an empty list.
         """
         if not steps or min(steps) < 0:
-            raise ConfigError(f"found the steps {list(steps)}, expected one or more numbers of 0 and up")
+            raise ConfigError(f"found the steps {list(steps)}, expected one or more numbers, each 0 or more")
         return cls(_merged([(step, step) for step in steps]))
 
     @classmethod

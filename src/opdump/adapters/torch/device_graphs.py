@@ -102,7 +102,7 @@ class DeviceGraphs:
             self._open.add(region)
             self._regions += 1
             op, _, _ = self._naming.identify(_REGION, (), {})
-            assert op is not None, "only operators without a kernel go without a record"
+            assert op is not None, "only operators without a kernel have no record"
             self._recorder.skip_op(replace(op, skip=_REASON))
 
     def warnings(self) -> list[str]:

@@ -32,7 +32,7 @@ _AROUND: Final = tuple(
 
 
 def when_it_has_its_work(call: Callable[[], object]) -> None:
-    """Call a function in a forked process as soon as its work is known: now, if nothing else is to come.
+    """Call a function in a forked process as soon as the process begins its work: after the start-up code of multiprocessing, otherwise now.
 
     A process that is about to become another program (`preexec_fn` of subprocess) is left alone.
     """

@@ -300,7 +300,7 @@ def _enabled_anyway(config: Mapping[str, Any], e2e: Section, where: str) -> list
     if not e2e.values.get("enable", False):
         found = "false" if "enable" in e2e.values else "missing"
         text = (
-            f"{e2e.where}.enable is {found}, and the dump is made all the same, as MindSpore does on CPU and GPU; to dump "
+            f"{e2e.where}.enable is {found}, and the dump is made anyway, as MindSpore does on CPU and GPU; to dump "
             'nothing, run without a configuration; to dump asynchronously, add "file_format"'
         )
         return [text]

@@ -355,7 +355,7 @@ def device_of(environ: Mapping[str, str], where: str = "the environment") -> int
 
 def _number(name: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise TensorflowConfigError(f"{name}: found {text!r}, expected a number from 0 on such as 0; set it to one")
+        raise TensorflowConfigError(f"{name}: found {text!r}, expected a number, 0 or more")
     return int(text)
 
 
