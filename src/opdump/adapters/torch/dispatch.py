@@ -213,8 +213,7 @@ class WithoutKernel:
                 following.learns_listed(func, schema, args, kwargs, result, None)
             return
         op, site, link = naming.identify(schema, args, kwargs)
-        if link is not None:
-            naming.links.begins(link)
+        naming.links.begins(link)
         if op is None:
             self._recorder.count_op(schema.kind)
         else:
@@ -294,6 +293,7 @@ class CaptureMode(RecordingMode):
         self._in_graph = self.graphs.watch
         if plan.mode.failures_only:
             self.failures = FailedOperators(recorder, self.naming, self.provenance, self.graphs)
+        self._records_operators = self.failures is None and not calls_only
         self.values = ProgramValues(plan, recorder, observer, self.naming, self.provenance, self.graphs)
         self.collectives = Collectives(recorder, self.graphs.is_recording)
         self.launched = threading.local()
@@ -343,40 +343,25 @@ class CaptureMode(RecordingMode):
         if dispatch_depth():
             # Only PyTorch's own modes (fake tensors, tracing) are below; the operator is traced, not executed.
             return func(*args, **kwargs)
-        if not self.recording:
+        if not self.recording or self._is_in_graph():
             with hidden_from_torch_modes():
                 return func(*args, **kwargs)
-        if self._in_graph is not None and self._in_graph():
-            self.graphs.passes()
-            with hidden_from_torch_modes():
-                return func(*args, **kwargs)
-        known = self._schemas.get(id(func))
-        if known is None and operator_schema(func) is None:
+        schema = self._schema_if_any(func)
+        if schema is None:
             return self.run_as_one(func.name(), func, args, kwargs)
-        if types and self._any_foreign(types):
+        if self._any_foreign(types):
             # A subclass with its own dispatch goes first; the operators that it runs on plain tensors come back here.
             return NotImplemented
-        schema = self.schema(func) if known is None else known[0]
         if schema.asynchronous:
             self.collectives.ran()
         # The operator itself runs inside `hidden_from_torch_modes`, too: function modes would see this call, which is not the program's.
         with hidden_from_torch_modes():
-            if self.failures is not None:
-                inputs = tensors_among(schema.tensors, args, kwargs)
-                return self.failures.run(schema, lambda: func(*args, **kwargs), args, kwargs, inputs)
-            if schema.kind:
-                result = func(*args, **kwargs)
-                if not self._calls_only:
-                    self.without_kernel.ran(schema, args, kwargs, result, func)
-                return result
-            if self._calls_only:
-                self._launches()
-                return func(*args, **kwargs)
+            if schema.kind or not self._records_operators:
+                return self._run_unrecorded(schema, func, args, kwargs)
             running = self._begin(schema, args, kwargs, tensors_among(schema.tensors, args, kwargs), func)
             if running is None:
                 return func(*args, **kwargs)
-            if running.link is not None:
-                self.naming.links.begins(running.link)
+            self.naming.links.begins(running.link)
             try:
                 result = func(*args, **kwargs)
             except BaseException as error:
@@ -384,6 +369,28 @@ class CaptureMode(RecordingMode):
                 raise
             self.end(running, schema, args, kwargs, lambda: tensors_returned(schema, args, kwargs, result), result)
             return result
+
+    def _is_in_graph(self) -> bool:
+        """Whether a device records the next operator into a graph; counts it."""
+        if self._in_graph is None or not self._in_graph():
+            return False
+        self.graphs.passes()
+        return True
+
+    def _run_unrecorded(
+        self, schema: OperatorSchema, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Runs an operator that gets no record here: it has no kernel, only failures are recorded, or only calls."""
+        if self.failures is not None:
+            inputs = tensors_among(schema.tensors, args, kwargs)
+            return self.failures.run(schema, lambda: func(*args, **kwargs), args, kwargs, inputs)
+        if self._calls_only:
+            if not schema.kind:
+                self._launches()
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self.without_kernel.ran(schema, args, kwargs, result, func)
+        return result
 
     def run_operator(self, func: Any, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Records one operator that runs outside the mode, with autograd (`composites.ExactOperators`)."""
@@ -451,8 +458,7 @@ class CaptureMode(RecordingMode):
     ) -> Any:
         if schema.asynchronous:
             self.collectives.ran()
-        if self._in_graph is not None and self._in_graph():
-            self.graphs.passes()
+        if self._is_in_graph():
             return call()
         if self.failures is not None:
             return self.failures.run(schema, call, args, kwargs, list(tensors))
@@ -491,6 +497,12 @@ class CaptureMode(RecordingMode):
         if known is None:
             known = self._schemas[id(func)] = (schema_of(func), func)
         return known[0]
+
+    def _schema_if_any(self, func: Any) -> OperatorSchema | None:
+        """None for a higher-order operator, which runs functions."""
+        if id(func) not in self._schemas and operator_schema(func) is None:
+            return None
+        return self.schema(func)
 
     def close(self) -> None:
         """The capture has ended."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from time import time_ns
+from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -367,8 +368,10 @@ class ForwardLinks(Generic[_Linked]):
         self._local = threading.local()
         self._threads: dict[int, _Nodes[_Linked]] = {}
 
-    def begins(self, link: _Linked) -> None:
-        """Call this for each operator that autograd may have made nodes for, when it is dispatched."""
+    def begins(self, link: _Linked | None) -> None:
+        """Call this for each operator that autograd may have made nodes for, when it is dispatched. None: not to be linked."""
+        if link is None:
+            return
         nodes = self.mine()
         sequence = sequence_number()
         last = nodes.last
@@ -468,6 +471,11 @@ class Link:
         """The step in which its gradient first ran each operator without a kernel, by the identity of the schema."""
 
 
+def _runs_again(position: Position, frame: FrameType | None, *, gradients: bool) -> bool:
+    """Whether a forward operator runs again inside of the backward. Only with gradients, since a gradient's own operators need none."""
+    return position.recomputing or (gradients and is_recomputing(frame))
+
+
 class Naming:
     """Makes the records of operators, of all threads."""
 
@@ -518,31 +526,27 @@ class Naming:
         frame = calling_frame(2)
         phase: Phase = position.phase
         call, scope, graph_id = position.call_id, position.scope, position.graph_id
+        forward_op, stack = "", _NO_STACK
         link: Link | None = None
+        spot: Spot | None = None
         gradients = True
         self._release(position, task)
         if task >= 0:
             gradients = is_grad_enabled()
-            if position.recomputing or (gradients and is_recomputing(frame)):
+            if _runs_again(position, frame, gradients=gradients):
                 phase, gradients = "recomputation", True
             else:
                 phase, call = "backward", ~task  # negative, unlike the number of any call of a network
-                # None between two nodes, while the engine accumulates gradients.
-                node: torch.autograd.graph.Node | None = autograd_node()
-                link = None if node is None else self.links.find(node, task)
-                if link is None:
-                    scope = GRADIENTS + self.parameter_scopes.get(id(getattr(node, "variable", None)), "Default")
-        forward_op, stack = "", _NO_STACK
+                link, scope = self._forward_of_gradient(task)
         where: object = ""
         if link is not None:
-            scope, graph_id, stack, forward_op = link.gradient_scope, link.graph_id, link.stack, link.op_name
-            where = forward_op
+            # The gradient of an operator is selected with the operator, by the current marks.
+            graph_id, stack, spot = link.graph_id, link.stack, link.spot
+            where = forward_op = link.op_name
         if stack:
             stack = self.stacks.inside_engine(frame, stack)
         else:  # no forward operator, or its stack was not read
             stack, where = self.stacks.read(frame, position.running)
-        # The gradient of an operator is selected with the operator, by the current marks.
-        spot = None if link is None else link.spot
         if spot is None and self._marks is not None:
             spot = self._marks.spot(position.enclosing, frame)
         with self._lock:
@@ -555,15 +559,12 @@ class Naming:
             self._timestamp = timestamp
             order = self._order
             self._order = order + 1
-        known: Link | None = None
-        if gradients:
-            known = site.link
-            if known is None or known.stack is not stack or known.spot is not spot:
-                known = site.link = Link(site.name, scope, graph_id, stack, spot)
+        known = self._link(site, scope, graph_id, stack, spot) if gradients else None
         skip = schema.kind
-        if skip and site.described:
-            return None, site, known
-        if not skip and (spot is not None or not site.selected) and not self._is_wanted(site, spot, schema.op_type):
+        if skip:
+            if site.described:
+                return None, site, known
+        elif (spot is not None or not site.selected) and not self._is_wanted(site, spot, schema.op_type):
             skip = "not selected"
         # Positional, in the order of the fields: keywords would double the time, and this runs for every operator.
         op = OpRecord(
@@ -587,8 +588,25 @@ class Naming:
             skip,
         )
         if self._adjusts:
-            op = self._adjusted(op, within=position.root is not None or link is not None)
+            op = self._adjusted(op, position, link)
         return op, site, known
+
+    def _forward_of_gradient(self, task: int) -> tuple[Link | None, str]:
+        """The link to the forward operator whose gradient is running, and the scope if there is none."""
+        # None between two nodes, while the engine accumulates gradients.
+        node: torch.autograd.graph.Node | None = autograd_node()
+        link = None if node is None else self.links.find(node, task)
+        if link is not None:
+            return link, link.gradient_scope
+        return None, GRADIENTS + self.parameter_scopes.get(id(getattr(node, "variable", None)), "Default")
+
+    @staticmethod
+    def _link(site: Site, scope: str, graph_id: int, stack: Sequence[Frame], spot: Spot | None) -> Link:
+        """What the gradient of the operator inherits; made anew only if it changed since the site's last operator."""
+        known: Link | None = site.link
+        if known is None or known.stack is not stack or known.spot is not spot:
+            known = site.link = Link(site.name, scope, graph_id, stack, spot)
+        return known
 
     def _is_wanted(self, site: Site, spot: Spot | None, op_type: str) -> bool:
         if spot is not None and self._marks is not None and not self._marks.takes(spot):
@@ -663,14 +681,15 @@ class Naming:
         if self._recorder.is_deferring and (task >= 0 or position.root is not None or position.phase == "optimizer"):
             self._recorder.release()
 
-    def _adjusted(self, op: OpRecord, *, within: bool) -> OpRecord:
-        """The record, adapted to the mode and the layout. `within`: a network or the gradient of an operator runs."""
+    def _adjusted(self, op: OpRecord, position: Position, link: Link | None) -> OpRecord:
+        """The record, adapted to the mode and the layout. `link`: to the forward operator whose gradient runs."""
         if self._plan.mode.failures_only:
             # Operators that do not fail are not counted, so the number would be wrong.
             op = replace(op, op_name=op.op_name.rpartition("-op")[0])
         if self._models is None:
             return op
-        return self._models.placed(op, inside=(within or op.phase == "recomputation") and op.phase != "optimizer")
+        within = position.root is not None or link is not None or op.phase == "recomputation"
+        return self._models.placed(op, inside=within and op.phase != "optimizer")
 
     def passes_by(self) -> None:
         """Note a forward operator that is not recorded, so that its gradient knows the scope if it fails."""
