@@ -1,11 +1,13 @@
-"""Inputs in dumps of compiled MindSpore code that are no inputs of the program."""
+"""Inputs in dumps of compiled MindSpore code, and arguments that differ."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pytest
 
+from opdump.comparison.arguments import told_of
 from opdump.comparison.trace import as_read
 from opdump.records import HostPayload, OpRecord, TensorRecord
 
@@ -61,3 +63,17 @@ def test_a_parameter_after_its_update_was_not_read() -> None:
     }
     _, kept = as_read(momentum, inputs)
     assert list(kept) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        (["mul 0.5", "erf", "add"], ["mul 0.5", "tanh", "add"], "erf in A, tanh in B"),
+        (["mul", "add"], ["mul", "tanh", "add"], "nothing in A, tanh in B"),
+        (["mul"], ["mul", "mul"], "nothing in A, mul in B"),
+        ([1, 2], [1, 3], "[1, 2] in A, [1, 3] in B"),
+        (None, ["mul"], "None in A, ['mul'] in B"),
+    ],
+)
+def test_of_equations_the_part_that_differs_is_told(one: object, other: object, told: str) -> None:
+    assert told_of({"equations": (one, other)}) == f"equations: {told}"

@@ -1,7 +1,8 @@
-"""Differences of two programs, judged one by one: which change B's end state, and which meet again at a value of A."""
+"""Differences of two programs, judged one by one: which are causes, which are refuted, and which meet again."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from opdump.comparison.alignment import align
 from opdump.comparison.end_state import outliving
-from opdump.comparison.substitution import Substitution
+from opdump.comparison.nodes import Node, Suspect
+from opdump.comparison.substitution import Attribution, Substitution, attribute
 from tests.comparison.programs import Program, traced
 
 pytestmark = pytest.mark.torch
@@ -149,3 +151,112 @@ def test_what_was_mended_on_the_way_to_the_cause_is_no_cause(tmp_path: Path) -> 
         below.cos()
 
     assert Compared(tmp_path, first, second, "tanh", "exp").causes() == ([1], True)
+
+
+class Tried:
+    """Two programs, a suspect at the first operator of each of these types in B, and the verdict on each suspect."""
+
+    def __init__(self, path: Path, a: Program, b: Program, *types: str, unreached: str = "") -> None:
+        one, other = traced(path / "a", a), traced(path / "b", b)
+        alignment = align(one, other)
+
+        def suspect(bare_type: str) -> Suspect:
+            node = next(node for node in other.nodes if node.bare_type == bare_type)
+            partner = alignment.a_of.get(node.index)
+            return Suspect(
+                "input", None if partner is None else one.nodes[partner], node, "input", 0, math.inf, "differs"
+            )
+
+        self.suspects = [suspect(each) for each in types]
+        self.unreached = [suspect(unreached)] if unreached else []
+        reached = [(each, {_of_b(each).index}) for each in self.suspects]
+        lasting = outliving(one, frozenset()), outliving(other, frozenset())
+        self.found: Attribution = attribute(one, other, alignment, reached, self.unreached, lasting)
+
+    def names(self, part: str) -> list[str]:
+        return [_of_b(suspect).bare_type for suspect in getattr(self.found, part)]
+
+
+def _of_b(suspect: Suspect) -> Node:
+    assert suspect.b is not None
+    return suspect.b
+
+
+def _first(x: Any) -> None:
+    below = (x - 100).relu()
+    (below + x).exp()
+
+
+def test_the_difference_that_changes_what_is_left_is_the_cause_and_the_other_is_refuted(tmp_path: Path) -> None:
+    def second(x: Any) -> None:
+        below = (x - 100).mul(2).relu()
+        (below + x.mul(1.1)).exp()
+
+    tried = Tried(tmp_path, _first, second, "relu", "add")
+    assert tried.names("causes")[-1] == "add"
+    assert "relu" not in tried.names("causes"), "zeros are zeros"
+    assert tried.names("refuted") == ["relu"]
+    assert tried.names("doubtful") == []
+
+
+def test_where_both_leave_the_same_nothing_is_a_cause(tmp_path: Path) -> None:
+    def first(x: Any) -> None:
+        x.relu().neg().exp()
+
+    def second(x: Any) -> None:
+        x.mul(2).relu().div(2).neg().exp()
+
+    tried = Tried(tmp_path, first, second, "relu", "neg")
+    assert tried.names("causes") == []
+    assert tried.names("doubtful") == []
+
+
+def test_the_operator_that_gives_what_the_other_program_has_nowhere_is_named(tmp_path: Path) -> None:
+    def first(x: Any) -> None:
+        x.tanh().exp().sum().item()
+
+    def second(x: Any) -> None:
+        x.mul(1.1).tanh().exp().sum().item()
+
+    tried = Tried(tmp_path, first, second, "tanh")
+    (cause, *_) = tried.found.causes
+    assert (cause.kind, _of_b(cause).bare_type, cause.a) == ("extra", "mul", None)
+    assert "an output that no operator of A produces" in cause.evidence
+
+
+def test_an_existing_suspect_gets_the_evidence_of_a_missing_output(tmp_path: Path) -> None:
+    def first(x: Any) -> None:
+        x.tanh().exp().sum().item()
+
+    def second(x: Any) -> None:
+        x.mul(1.1).tanh().exp().sum().item()
+
+    tried = Tried(tmp_path, first, second, "mul", "tanh")
+    assert tried.found.causes[0] is tried.suspects[0], "no second suspect is created for it"
+
+
+def test_what_is_seen_at_the_end_alone_is_refuted_by_a_cause_that_explains_all(tmp_path: Path) -> None:
+    def second(x: Any) -> None:
+        below = (x - 100).relu()
+        (below + x.mul(1.1)).exp()
+
+    tried = Tried(tmp_path, _first, second, "add", unreached="exp")
+    assert "add" in tried.names("causes")
+    assert tried.names("refuted") == ["exp"]
+
+
+def test_of_causes_that_explain_a_part_the_others_are_doubtful(tmp_path: Path) -> None:
+    def first(x: Any) -> None:
+        x.mul(1.2).exp().sin()
+        x.mul(1.2).tanh().cos()
+        x.mul(1.3).neg().sigmoid()
+
+    def second(x: Any) -> None:
+        x.mul(1.1).exp().sin()
+        x.mul(1.1).tanh().cos()
+        x.mul(1.2).neg().sigmoid()
+
+    tried = Tried(tmp_path, first, second, "exp", "tanh", unreached="neg")
+    assert tried.names("causes") == ["exp", "tanh"]
+    assert tried.names("doubtful") == ["neg"]
+    assert tried.names("refuted") == []

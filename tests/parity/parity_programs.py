@@ -1,6 +1,6 @@
 """Programs that use PyTorch's features and popular packages: the same answer, bit for bit, in every mode.
 
-One process runs the programs of a folder of tests/parity/programs one after the other (scripts/run_programs.py), because imports take
+One process runs the programs of a chapter of tests/parity/programs one after the other (scripts/run_programs.py), because imports take
 longer than the programs. Models have random weights and are small; nothing is downloaded.
 """
 
@@ -20,21 +20,19 @@ import pytest
 
 from tests.parity import peers
 
-FOLDER = Path(__file__).parent / "programs"
-FOLDERS = sorted(path.name for path in FOLDER.iterdir() if any(path.glob("*.py")))
-NAMES = [f"{folder}/{path.stem}" for folder in FOLDERS for path in sorted((FOLDER / folder).glob("*.py"))]
+NAMES = [f"{path.stem}/{name}" for path in sorted(peers.CHAPTERS.glob("*.py")) for name in peers.programs_of(path.stem)]
 RANKS = {"ranks": 2}
-"""The number of processes, connected by gloo, in which the programs of a folder run."""
+"""The number of processes, connected by gloo, in which the programs of a chapter run."""
 SECONDS = 600
-"""The limit for one folder: far more than needed, for busy machines."""
+"""The limit for one chapter: far more than needed, for busy machines."""
 
 
 @cache
-def _told(folder: str, *names: str) -> list[dict[str, Any]]:
-    """The results of these programs of a folder, by name, for each rank."""
+def _told(chapter: str, *names: str) -> list[dict[str, Any]]:
+    """The results of these programs of a chapter, by name, for each rank."""
     with TemporaryDirectory() as text:
         place = Path(text)
-        with _running(folder, names, place) as processes:
+        with _running(chapter, names, place) as processes:
             for rank, process in enumerate(processes):
                 code = process.wait(timeout=SECONDS)
                 assert code == 0, (place / f"out{rank}").read_text()[-4000:]
@@ -42,16 +40,16 @@ def _told(folder: str, *names: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _running(folder: str, names: tuple[str, ...], place: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _running(chapter: str, names: tuple[str, ...], place: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     assert peers.PROGRAMS.exists(), f"{peers.PROGRAMS} is missing: run tests/parity/run, which sets it up"
     inherited = {key: os.environ[key] for key in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ}
     fixed = {"PYTHONPATH": str(peers.ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    size = RANKS.get(folder, 1)
+    size = RANKS.get(chapter, 1)
     group = {"WORLD_SIZE": str(size), "PROGRAMS_STORE": str(place / "store")} if size > 1 else {}
     processes = []
     try:
         for rank in range(size):
-            command: list[str | Path] = [peers.PROGRAMS, peers.SCRIPTS / "run_programs.py", folder]
+            command: list[str | Path] = [peers.PROGRAMS, peers.SCRIPTS / "run_programs.py", chapter]
             command += [place / f"results{rank}.json", place / "dumps", *names]
             environment = {**inherited, **fixed, **group, "RANK": str(rank)}
             with (place / f"out{rank}").open("wb") as out:
@@ -63,23 +61,23 @@ def _running(folder: str, names: tuple[str, ...], place: Path) -> Iterator[list[
             process.wait()
 
 
-def _asked(session: pytest.Session, folder: str) -> list[str]:
-    """The programs of a folder that this test run selects: they share a process."""
+def _asked(session: pytest.Session, chapter: str) -> list[str]:
+    """The programs of a chapter that this test run selects: they share a process."""
     cases = [
         item.callspec.params for item in session.items if isinstance(item, pytest.Function) and _is_of_program(item)
     ]
-    return sorted(str(case["name"]).partition("/")[2] for case in cases if case["folder"] == folder)
+    return sorted(str(case["name"]).partition("/")[2] for case in cases if case["chapter"] == chapter)
 
 
 def _is_of_program(item: pytest.Function) -> bool:
     return item.function is test_a_program_gives_the_same_bits_in_every_mode
 
 
-@pytest.mark.sampled(10, each="folder")
+@pytest.mark.sampled(10, each="chapter")
 @pytest.mark.timeout(SECONDS + 60)
-@pytest.mark.parametrize(("folder", "name"), [(name.partition("/")[0], name) for name in NAMES], ids=NAMES)
-def test_a_program_gives_the_same_bits_in_every_mode(folder: str, name: str, request: pytest.FixtureRequest) -> None:
-    for rank in _told(folder, *_asked(request.session, folder)):
+@pytest.mark.parametrize(("chapter", "name"), [(name.partition("/")[0], name) for name in NAMES], ids=NAMES)
+def test_a_program_gives_the_same_bits_in_every_mode(chapter: str, name: str, request: pytest.FixtureRequest) -> None:
+    for rank in _told(chapter, *_asked(request.session, chapter)):
         told = rank[name.partition("/")[2]]
         assert "failed" not in told, told["failed"]
         modes = {mode: figures for mode, figures in told.items() if isinstance(figures, dict)}

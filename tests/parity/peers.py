@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import atexit
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
+CHAPTERS = Path(__file__).parent / "programs"
 MINDSPORE = ROOT / ".venv-mindspore" / "bin" / "python"
 MINDINSIGHT = ROOT / ".venv-mindinsight" / "bin" / "python"
 PROGRAMS = ROOT / ".venv-programs" / "bin" / "python"
@@ -21,6 +23,12 @@ JAX = ROOT / ".venv-jax" / "bin" / "python"
 TENSORFLOW = ROOT / ".venv-tensorflow" / "bin" / "python"
 TENSORFLOW215 = ROOT / ".venv-tensorflow215" / "bin" / "python"
 PROTOBUF4 = ROOT / ".venv-protobuf4" / "bin" / "python"
+
+
+def programs_of(chapter: str) -> list[str]:
+    """The names of the programs in a chapter of tests/parity/programs: its public functions. Imports no package of theirs."""
+    tree = ast.parse((CHAPTERS / f"{chapter}.py").read_text(encoding="utf-8"))
+    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
 
 
 def msaccucmp() -> Path:

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.parity import peers
 from tests.torch import compiled_programs, programs
 
 ROOT = Path(__file__).parents[2]
-FRAMEWORK = ROOT / "tests" / "parity" / "programs" / "framework"
 Program = Callable[[], Any]
 
 _NEEDS_GRADIENTS = frozenset({"custom_functions", "mutating_hooks", "nested_derivatives", "scaled_gradients"})
@@ -130,7 +130,7 @@ def _of_page(page: str, file: str, *names: str) -> Program:
 
 def _of_framework(name: str) -> Program:
     def run() -> Any:
-        return importlib.import_module(f"tests.parity.programs.framework.{name}").program()
+        return getattr(importlib.import_module("tests.parity.programs.framework"), name)()
 
     return run
 
@@ -160,9 +160,7 @@ _TRAININGS: dict[str, Program] = {
     "check": _of_page("docs/check.md", "train.py", "scale", "scores"),
     "LeNet": _of_page("docs/modes.md", "infer.py", "net"),
     **{
-        f"framework/{path.stem}": _of_framework(path.stem)
-        for path in sorted(FRAMEWORK.glob("*.py"))
-        if path.stem not in _OUT_OF_REACH
+        f"framework/{name}": _of_framework(name) for name in peers.programs_of("framework") if name not in _OUT_OF_REACH
     },
 }
 PROGRAMS: dict[str, Program] = {

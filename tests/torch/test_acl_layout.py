@@ -1,20 +1,32 @@
-"""PyTorch under an acl.json: models, single operators, and calls of the program."""
+"""PyTorch under an acl.json: models, single operators, statistics, conversion, and calls of the program."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import opdump
+from opdump.adapters.torch.schemas import schema_of
+from opdump.commands import main
+from opdump.layouts.ascend.operator_files import OperatorRow, decode_operator_csv
+from opdump.msaccucmp.command_line import run as msaccucmp
 from opdump.plan import DumpPlan, Exclusion, ModelSelection, OperatorRange, StepSet
+from opdump.statistics import DEVICE_DEFAULT
+from tests.torch.programs import PROGRAMS
 
 
 class LeNet(nn.Module):
@@ -391,3 +403,172 @@ def test_a_compiled_function_is_compiled_as_without_capture(tmp_path: Path) -> N
     assert torch.equal(called, plain + 1)
     assert len(graphs) == 1
     assert [kind for kind in kinds(tmp_path) if kind != "ones"][-3:] == ["compiled_scaled", "add", "add"]
+
+
+def _rows(root: Path) -> list[OperatorRow]:
+    return [
+        row
+        for path in sorted(root.rglob("*.csv"))
+        if path.name != "mapping.csv"
+        for row in decode_operator_csv(path.read_bytes(), where=str(path))
+    ]
+
+
+def _plan(root: Path) -> DumpPlan:
+    return DumpPlan(path=root, layout="acl", dialect="acl", saved_data="statistic", statistic_category=DEVICE_DEFAULT)
+
+
+def test_a_nan_counts_where_it_stands(tmp_path: Path) -> None:
+    first, later = torch.tensor([math.nan, 2.0, 1.0]), torch.tensor([2.0, math.nan, 1.0])
+    with opdump.capture(_plan(tmp_path)) as dump:
+        first + 1
+        later + 1
+        (later.to(torch.float16)[::2] + 1).sum()
+        dump.step()
+    found = [(row.dtype, row.shape, row.statistics["max"], row.statistics["nan count"]) for row in _rows(tmp_path)]
+    as_text = sorted(f"{dtype} {shape} {greatest:g} {nans}" for dtype, shape, greatest, nans in found if shape == (3,))
+    assert as_text == sorted(
+        [
+            *("float32 (3,) nan 1",) * 2,  # an operand and the sum
+            *("float32 (3,) 2 1", "float32 (3,) 3 1"),
+            *("float32 (3,) 2 1", "float16 (3,) 2 1"),  # the cast
+        ]
+    )
+
+
+def test_whole_numbers_keep_their_digits_and_bfloat16_has_none(tmp_path: Path) -> None:
+    big = torch.tensor([2**62 + 1, 0])
+    with opdump.capture(_plan(tmp_path)) as dump:
+        big.clone()
+        torch.ones(2, dtype=torch.bfloat16).neg()
+        dump.step()
+    (table,) = (path.read_text(encoding="utf-8") for path in tmp_path.rglob("*[cC]lone*.csv"))
+    assert "DT_INT64,ND,2,4611686018427387905,0," in table
+    assert [row.statistics for row in _rows(tmp_path) if row.dtype == "unknown"]
+    assert not any(row.statistics for row in _rows(tmp_path) if row.dtype == "unknown")
+
+
+def test_the_index_has_the_statistics_of_every_layout(tmp_path: Path) -> None:
+    with opdump.capture(_plan(tmp_path)) as dump:
+        torch.tensor([2.0, math.nan]).neg()
+        dump.step()
+    (record,) = [each for each in opdump.open(tmp_path) if each.op.op_type == "neg" and each.io == "output"]
+    assert math.isnan(float(record.statistics["max"]))
+    assert (record.statistics["nan count"], record.payload) == (1, None)
+
+
+_Array = npt.NDArray[Any]
+_FILLING = frozenset({"fill_.Scalar", "zero_.default", "uniform_.default", "normal_.default", "bernoulli_.float"})
+"""They allocate memory whose values are not read, because it is uninitialised."""
+_PLACE = re.compile(r"_(\d+)_L2\.")
+
+
+class _Computed(TorchDispatchMode):
+    """Copies what every operator with a kernel reads and writes, independently of the recorder."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch's own
+        self.operators: list[tuple[str, dict[str, list[_Array]]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        read = _copies((args, kwargs))
+        result = func(*args, **kwargs)
+        schema = schema_of(func)
+        if not schema.kind:
+            written = _copies((result, [args[index] for index, _ in schema.written if index < len(args)]))
+            self.operators.append((str(func), {"input": read, "output": written}))
+        return result
+
+
+def _copies(values: Any) -> list[_Array]:
+    tensors = [leaf.detach() for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return [(each.float() if each.dtype is torch.bfloat16 else each.clone()).numpy() for each in tensors]
+
+
+def _low_precision() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(5, 3).to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        loss = model(torch.ones(2, 5, dtype=torch.bfloat16)).half().exp().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS.values(), _low_precision], ids=[*PROGRAMS, "low precision"])
+def test_every_file_converts_to_what_was_computed(program: Callable[[], Any], tmp_path: Path) -> None:
+    program()  # operators that a library runs on import are not part of the program
+    with _Computed() as computed:
+        program()
+    plan = DumpPlan(
+        path=tmp_path / "dump",
+        layout="acl",
+        dialect="acl",
+        file_format="bin",
+        dump_level="kernel",
+        single_operators=True,
+    )
+    with opdump.capture(plan) as dump:
+        program()
+    assert dump.report is not None
+    assert dump.report.captured == len(computed.operators)
+    (home,) = tmp_path.glob("dump/*/0")
+    (tmp_path / "npy").mkdir()
+    assert msaccucmp(["convert", "-d", str(home), "-out", str(tmp_path / "npy")]) == 0
+    arrays = {file.name: np.load(file) for file in (tmp_path / "npy").iterdir()}
+    names: dict[int, list[str]] = {}
+    for file in home.iterdir():
+        place = _PLACE.search(file.name)
+        if place is not None:
+            names.setdefault(int(place[1]), []).append(file.name)
+    # An operator whose tensors are all empty leaves no file.
+    operators = [one for one in computed.operators if any(array.size for side in one[1].values() for array in side)]
+    assert sorted(names) == list(range(len(operators)))
+    unread = set()
+    for number, (operator, tensors) in enumerate(operators):
+        for side, computed_arrays in tensors.items():
+            for slot, expected in enumerate(computed_arrays):
+                (name,) = [name for name in names[number] if f"{name}.{side}.{slot}.npy" in arrays] or [""]
+                found = arrays.pop(f"{name}.{side}.{slot}.npy", None)
+                if found is None:
+                    unread.add((operator.removeprefix("aten."), side))
+                else:
+                    if expected.size:  # the original msaccucmp returns float64 for empty tensors
+                        assert found.dtype == expected.dtype, (operator, side, slot)
+                    assert found.reshape(expected.shape).tobytes() == expected.tobytes(), (operator, side, slot)
+    assert not arrays
+    assert unread <= {(name, "input") for name in _FILLING}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layout": "acl", "file_format": "bin"},
+        {"layout": "mindspore-async", "file_format": "bin"},
+    ],
+    ids=["acl", "asynchronous"],
+)
+def test_an_own_dump_is_converted_and_what_is_no_dump_file_is_counted(settings: dict[str, Any], tmp_path: Path) -> None:
+    root = tmp_path / "dump"
+    with opdump.capture(opdump.DumpPlan(path=root, **settings)):
+        torch.nn.Linear(2, 3)(torch.ones(1, 2)).sum().backward()
+    (root / "ge_proto_00002_Build.txt").write_text('graph {\n  name: "net"\n}\n')
+    for name in ("index.sqlite-journal", "model.onnx", "notes.txt", ".hidden", "train.py"):
+        (root / name).write_bytes(b"\x0a")
+    (root / "database").write_bytes(b"SQLite format 3\0" + bytes(84))
+    assert list(root.rglob("index.sqlite"))
+    done = CliRunner().invoke(main, ["convert", str(root), "-o", str(tmp_path / "out"), "--recursive", "--json"])
+    said = json.loads(done.output)
+    assert said["failures"] == []
+    assert done.exit_code == 0
+    assert said["tensors"] > 0
+    passed_over = {Path(path).name for path in said["skipped"]}
+    assert {"index.sqlite", "ge_proto_00002_Build.txt", "database", ".hidden"} <= passed_over
+    every = {path for path in root.rglob("*") if path.is_file()}
+    assert len(every) == said["converted"] + len(said["skipped"])
+    told = CliRunner().invoke(main, ["convert", str(root), "-o", str(tmp_path / "again"), "--recursive"])
+    assert f"{len(said['skipped'])} files skipped" in told.output

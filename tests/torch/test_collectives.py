@@ -11,6 +11,7 @@ import torch
 
 import opdump
 from tests.cli.programs import python
+from tests.torch.programs import RANKS
 from tests.torch.releases import GLOO_SENDS_LISTS_TO_ALL, RELEASE, lists_told
 
 # PyTorch is imported once; then ranks are forked, first without capture, then with it.
@@ -221,19 +222,7 @@ def one(name, rank, kind):
     torch.save((globals()[name](rank), seen), f"{name}_{kind}_{rank}.pt")
     dist.destroy_process_group()
 
-def ranks(name, kind):
-    for rank in range(2):
-        if os.fork() == 0:
-            try:
-                one(name, rank, kind)
-                sys.stdout.flush()
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-                sys.stderr.flush()
-                os._exit(1)
-    return sorted(os.wait()[1] for _ in range(2))
-
+@RANKS@
 for name in sys.argv[1:]:
     plain = ranks(name, "plain")
     with capture(name) as dump:
@@ -256,7 +245,7 @@ needs_gloo = pytest.mark.skipif(
 
 def run(folder: Path, *names: str) -> dict[str, list[Any]]:
     """Run these parts of PROGRAM on two ranks, plain and captured, and return what it prints about each."""
-    (folder / "ranks.py").write_text(f"LISTS_TO_ALL = {GLOO_SENDS_LISTS_TO_ALL}\n{PROGRAM}")
+    (folder / "ranks.py").write_text(f"LISTS_TO_ALL = {GLOO_SENDS_LISTS_TO_ALL}\n{PROGRAM.replace('@RANKS@', RANKS)}")
     done = python("-W", "ignore", "ranks.py", *names, cwd=folder)
     assert done.returncode == 0, done.stderr
     said = {name: rest for name, *rest in lists_told(done.stdout)}

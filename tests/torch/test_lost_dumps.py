@@ -1,14 +1,14 @@
-"""A dump that can no longer be written: the training continues without it, or is stopped; in both cases the loss is reported.
-
-The faults are real: a limit on file sizes simulates a full disk, directories are removed, descriptors run out.
-"""
+"""A dump that can no longer be written, or memory that ends: the training continues without it, or is stopped; the loss is reported."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import resource
 import shutil
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,8 +23,9 @@ import opdump
 from opdump.adapters.torch.dispatch import CaptureMode
 from opdump.errors import DumpPathError, IncompleteCaptureError
 from opdump.plan import DumpPlan
+from tests.torch.killed_programs import LAYOUTS
 
-LAYOUTS: dict[str, dict[str, Any]] = {
+EVERY_LAYOUT: dict[str, dict[str, Any]] = {
     "sync": {"layout": "mindspore-2.3"},
     "sync 2.10": {"layout": "mindspore-2.10", "save_kernel_args": True},
     "sync full": {"layout": "mindspore-2.3", "saved_data": "full"},
@@ -112,7 +113,7 @@ def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", EVERY_LAYOUT)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_training_goes_on_without_its_dump_and_the_loss_is_told(
     tmp_path: Path, layout: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -120,7 +121,7 @@ def test_a_training_goes_on_without_its_dump_and_the_loss_is_told(
     expected = _train()
     root = tmp_path / "dump"
     with Fault(kind, root, 2, monkeypatch) as on_step:
-        with opdump.capture(DumpPlan(path=root, **LAYOUTS[layout])) as dump:
+        with opdump.capture(DumpPlan(path=root, **EVERY_LAYOUT[layout])) as dump:
             losses = _train(on_step)
             assert len(_told(caplog)) <= 1
         report = dump.report
@@ -160,7 +161,7 @@ def test_with_stop_the_cause_is_raised_in_the_training(
     with (
         Fault(kind, root, 2, monkeypatch) as on_step,
         pytest.raises(DumpPathError) as raised,
-        opdump.capture(DumpPlan(path=root, **LAYOUTS[layout]), on_error="stop") as dump,
+        opdump.capture(DumpPlan(path=root, **EVERY_LAYOUT[layout]), on_error="stop") as dump,
     ):
         _train(on_step)
     assert dump.report is not None
@@ -245,7 +246,7 @@ def test_a_dump_is_whole_where_no_thread_can_be_started(tmp_path: Path, monkeypa
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    for name, settings in LAYOUTS.items():
+    for name, settings in EVERY_LAYOUT.items():
         with opdump.capture(DumpPlan(path=tmp_path / name, **settings)) as dump:
             expected = _train(steps=2)
         with monkeypatch.context() as patch:
@@ -283,7 +284,7 @@ def test_a_defect_at_one_operator_loses_that_operator_and_not_the_dump(
         return real(mode, *arguments)
 
     monkeypatch.setattr(CaptureMode, name, failing)
-    with opdump.capture(DumpPlan(path=tmp_path, **LAYOUTS[layout])) as dump:
+    with opdump.capture(DumpPlan(path=tmp_path, **EVERY_LAYOUT[layout])) as dump:
         losses = _train()
     assert losses == expected
     report = dump.report
@@ -297,3 +298,86 @@ def test_a_defect_at_one_operator_loses_that_operator_and_not_the_dump(
     filed = Counter((record.op.op_type, record.op.step) for record in opdump.open(tmp_path).tensors())
     assert [filed["addmm", step] for step in range(5)] == [8] * 5
     assert [filed["threshold_backward", step] for step in range(5)] == [filed["threshold_backward", 0]] * 5
+
+
+PROGRAM = """
+import json, resource, sys
+from pathlib import Path
+import torch
+import opdump
+from opdump.errors import DumpPathError
+from opdump.plan import DumpPlan
+
+torch.set_num_threads(1)
+large = torch.ones(2**26)
+weight = torch.ones(4, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+
+def train(limited):
+    losses = []
+    for step in range(4):
+        if step == 2 and limited:
+            size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (size + 2**27, resource.RLIM_INFINITY))
+        optimizer.zero_grad()
+        loss = (weight * (large.amax() if step == 2 else 2.0)).exp().sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+plain = train(False)
+with torch.no_grad():
+    weight.fill_(1)
+settings = json.loads(sys.argv[2])
+raised, losses = "", []
+try:
+    with opdump.capture(DumpPlan(path=Path(sys.argv[1]), **settings), on_error=sys.argv[3]) as dump:
+        losses = train(True)
+except DumpPathError as error:
+    raised = str(error)
+report = dump.report
+counted = report.captured + sum(report.skipped.values())
+print(json.dumps([losses == plain, raised, report.failure, report.skipped, report.executed == counted]))
+"""
+
+
+def _limited_memory(root: Path, layout: str, on_error: str) -> Any:
+    settings = json.dumps(LAYOUTS[layout])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(root), settings, on_error],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    return [*json.loads(done.stdout), done.stderr]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the size of a process is read from /proc")
+@pytest.mark.parametrize("layout", ["sync-2.3", "async", "acl"])
+def test_a_training_goes_on_where_the_copy_of_a_tensor_does_not_fit(tmp_path: Path, layout: str) -> None:
+    root = tmp_path / "dump"
+    is_same, raised, failure, skipped, counts_agree, told = _limited_memory(root, layout, "continue")
+    assert is_same
+    assert raised == ""
+    assert "memory" in failure
+    assert "dump less" in failure
+    assert told.count(failure) == 1
+    assert counts_agree
+    assert skipped["not written"]
+    catalog = opdump.open(root)
+    assert catalog.steps[:2] == (0, 1)
+    assert not any(run.complete for run in catalog.runs)
+    for record in catalog.tensors(step=1):
+        assert record.payload is None or record.payload.to_host().shape == record.shape
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the size of a process is read from /proc")
+@pytest.mark.parametrize("layout", ["sync-2.3", "acl"])
+def test_with_stop_the_want_of_memory_is_raised_by_its_name(tmp_path: Path, layout: str) -> None:
+    _, raised, failure, _, counts_agree, _ = _limited_memory(tmp_path / "dump", layout, "stop")
+    assert "memory" in raised
+    assert failure == raised
+    assert counts_agree

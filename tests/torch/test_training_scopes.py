@@ -1,18 +1,28 @@
-"""The module, optimizer and phase that an operator belongs to."""
+"""The module, optimizer and phase that an operator belongs to, also in recomputations, marked modules, wrappers and compiled modules."""
 
 from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable, Iterator
 from threading import Thread
+from typing import Any, cast
 
+import pytest
 import torch
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.nn import functional
 from torch.nn.utils import parametrize
+from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
 
-from opdump.adapters.torch.training import TrainingObserver
-from tests.torch.operator_places import Block, Net, Places, Sine, batch, sines
+from opdump.adapters.program_marks import MarkError
+from opdump.adapters.torch.scopes import DumpSelection
+from opdump.adapters.torch.training import TrainingListener, TrainingObserver
+from tests.torch.operator_places import Block, Net, Places, Saving, Sine, batch, sines
+
+pytestmark = pytest.mark.torch
 
 
 def test_a_scope_is_the_registered_path_with_class_names() -> None:
@@ -396,3 +406,365 @@ def test_functional_losses_are_outside() -> None:
         functional.mse_loss(network(batch()), batch())
     assert places.scopes == ["Default"]
     assert places.calls == [1]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_modules_keep_their_scope_and_move_no_step(reentrant: bool) -> None:
+    network = Saving(reentrant)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    other = Block()
+    roots: list[str] = []
+
+    class Roots(TrainingListener):
+        def root_call_begins(self, module: nn.Module, *_: object) -> None:
+            roots.append(type(module).__name__)
+
+    with TrainingObserver(Roots()) as observer, Places(observer, "sin") as places:
+        for step in range(2):
+            assert observer.step == step
+            out = network(batch().requires_grad_())
+            with torch.no_grad():
+                other(batch())
+            out.sum().backward()
+            assert observer.step == step
+            optimizer.step()
+    first, second = (f"Default/network-Saving/blocks-ModuleList/{index}-Block/sine-Sine" for index in (0, 1))
+    assert places.scopes == [first, second, "Default/network-Block/sine-Sine", second, first] * 2
+    assert places.recomputed == [False, False, False, True, True] * 2
+    assert places.graphs == [0, 0, 1, 0, 0] * 2
+    assert places.phases == ["forward"] * 10
+    assert roots == ["Saving", "Block"] * 2
+    assert len(set(places.calls[2:5])) == 3
+    assert observer.current().recomputing is False
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_functions_keep_the_scope_that_they_had(reentrant: bool) -> None:
+    helper = Sine()
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def body(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(helper(x.sin()))  # type: ignore[no-any-return]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = checkpoint(self.body, x, use_reentrant=reentrant)
+            return out
+
+    network = nn.Sequential(Inner(), Inner())
+    places = sines(lambda: network(batch().requires_grad_()).sum().backward())
+    first = ["Default/network-Sequential/0-Inner", "Default/network-Sequential/0-Inner/Sine"]
+    second = ["Default/network-Sequential/1-Inner", "Default/network-Sequential/1-Inner/Sine"]
+    assert places.scopes == first + second + second + first
+    assert places.recomputed == [False] * 4 + [True] * 4
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_inside_checkpoints_keep_their_scopes(reentrant: bool) -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Saving(reentrant)
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = checkpoint(lambda y: self.fc(self.inner(y).sin()), x, use_reentrant=reentrant)
+            return out
+
+    network = Outer()
+    observer = TrainingObserver()
+    places = Places(observer, "sin")
+    with observer, places:
+        network(batch().requires_grad_()).sum().backward()
+        assert observer.current().scope == "Default"
+    blocks = [f"Default/network-Outer/inner-Saving/blocks-ModuleList/{index}-Block/sine-Sine" for index in (0, 1)]
+    forward = [*blocks, "Default/network-Outer"]
+    assert places.scopes[:6] == forward * 2
+    assert sorted(places.scopes[6:]) == blocks
+    assert places.recomputed == [False] * 3 + [True] * (len(places.scopes) - 3)
+    assert observer.step == 0
+    assert observer.graphs == [("network-Outer", True)]
+
+
+@pytest.mark.parametrize(
+    ("head", "alone"),
+    [
+        pytest.param(nn.Linear(3, 3), "network-Block", id="a part is a network of its own"),
+        pytest.param(nn.Identity(), "network-Reversible/block-Block", id="all but what is wrapped around it"),
+    ],
+)
+def test_a_recomputation_by_another_library_is_found_by_the_path_of_its_module(head: nn.Module, alone: str) -> None:
+    class Theirs(torch.autograd.Function):
+        """Runs a module again in backward, as reversible networks do."""
+
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, module: nn.Module) -> torch.Tensor:
+            ctx.module = module
+            ctx.save_for_backward(x)
+            with torch.no_grad():
+                return module(x)  # type: ignore[no-any-return]
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None]:
+            (saved,) = ctx.saved_tensors
+            with torch.enable_grad():
+                x = saved.detach().requires_grad_()
+                torch.autograd.backward(ctx.module(x), gradient)
+            return x.grad, None
+
+    class Reversible(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+            self.head = head
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.head(Theirs.apply(x, self.block))  # type: ignore[no-untyped-call]
+            return out
+
+    network = Reversible()
+
+    def run() -> None:
+        network(batch().requires_grad_()).sum().backward()
+        network.block(batch())
+
+    places = sines(run)
+    path = "Default/network-Reversible/block-Block/sine-Sine"
+    assert places.scopes == [path, path, f"Default/{alone}/sine-Sine"]
+    assert places.recomputed == [False, True, False]
+
+
+def marks_of(*targets: object) -> DumpSelection:
+    marks = DumpSelection()
+    for target in targets:
+        marks.program.set(target, enabled=True)
+    return marks
+
+
+@pytest.mark.parametrize(
+    ("choose", "expected"),
+    [
+        (lambda network: [], [False, False, False, False]),
+        (lambda network: [network], [True, True, True, True]),
+        (lambda network: [network.first], [True, False, False, False]),
+        (lambda network: [network.layers[1].sine], [False, False, True, False]),
+        (lambda network: [network.layers], [False, True, True, False]),
+        (lambda network: [Block], [True, True, True, False]),
+        (lambda network: [Sine, Net], [True, True, True, True]),
+        (lambda network: [nn.Module], [True, True, True, True]),
+    ],
+)
+def test_marks_hold_inside_the_marked_modules(choose: Callable[[Net], list[object]], expected: list[bool]) -> None:
+    network = Net()
+    assert sines(lambda: network(batch()), marks=marks_of(*choose(network))).marked == expected
+
+
+def test_the_innermost_mark_decides_and_marks_can_change() -> None:
+    network = Net()
+    marks = marks_of(network)
+    with TrainingObserver(marks=marks) as observer, Places(observer, "sin") as places:
+        marks.program.set(Block, enabled=False)
+        network(batch())
+        marks.program.set(network.layers[0], enabled=True)
+        network(batch())
+    assert places.marked == [False, False, False, True, False, True, False, True]
+    assert observer.current().enclosing is None
+
+
+@pytest.mark.parametrize("target", ["model", 3, Optimizer, torch.relu, Net().named_modules()])
+def test_only_modules_their_classes_and_functions_can_be_marked(target: object) -> None:
+    with pytest.raises(MarkError, match="module"):
+        marks_of(target)
+
+
+@pytest.mark.parametrize(
+    ("choose", "expected"),
+    [
+        (lambda network: network, [True, True, True, True]),
+        (type, [True, True, True, True]),
+        (lambda network: network.blocks, [True, True, True, True]),
+        (lambda network: network.blocks[0], [True, False, False, True]),
+    ],
+)
+def test_marks_hold_during_recomputation(choose: Callable[[Saving], object], expected: list[bool]) -> None:
+    network = Saving(reentrant=False)
+    assert sines(lambda: network(batch()).sum().backward(), marks=marks_of(choose(network))).marked == expected
+
+
+class Around(nn.Module):
+    """Holds its base like an adapter's model: two levels, without parameters of its own."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.base_model = nn.Sequential(network)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.base_model(x * 1.0)
+        return result
+
+
+@pytest.fixture
+def _process_group() -> Iterator[None]:
+    store = HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def _compiled(network: nn.Module) -> nn.Module:
+    return cast("nn.Module", torch.compile(network, backend="eager"))
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "DistributedDataParallel": nn.parallel.DistributedDataParallel,
+    "DataParallel": nn.DataParallel,
+    "compiled": _compiled,
+    "DistributedDataParallel of a compiled one": lambda network: nn.parallel.DistributedDataParallel(
+        _compiled(network)
+    ),
+    "two levels": Around,
+    "Sequential": nn.Sequential,
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.usefixtures("_process_group")
+def test_a_network_that_is_wrapped_after_an_evaluation_stays_the_same(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    network = Net()
+    with TrainingObserver() as observer, Places(observer, "sin") as places:
+        network.eval()
+        with torch.no_grad():
+            network(batch())
+        bare = list(places.scopes)
+        wrapped = wrap(network)
+        wrapped.train()
+        wrapped(batch())
+        wrapped.eval()
+        with torch.no_grad():
+            wrapped(batch())
+            network(batch())
+    assert observer.graphs == [("network-Net", False), ("network-Net", True)]
+    assert set(places.scopes) == set(bare)
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.usefixtures("_process_group")
+def test_a_network_that_is_called_alone_after_its_wrapper_is_a_part_of_that(
+    wrap: Callable[[nn.Module], nn.Module],
+) -> None:
+    network = Net()
+    wrapped = wrap(network)
+    with TrainingObserver() as observer:
+        wrapped(batch())
+        with Places(observer, "sin") as inside:
+            wrapped(batch())
+        with Places(observer, "sin") as alone:
+            network(batch())
+    assert len(observer.graphs) == 1
+    assert alone.scopes == inside.scopes
+
+
+def test_a_copy_and_a_network_with_more_parameters_are_different_networks() -> None:
+    network = Net()
+    copy = torch.optim.swa_utils.AveragedModel(network)
+    larger = nn.Sequential(network, nn.Linear(3, 3))
+    with TrainingObserver() as observer:
+        for each in (network, copy, larger):
+            each(batch())
+    assert [name for name, _ in observer.graphs] == ["network-Net", "network-AveragedModel", "network-Sequential"]
+
+
+def test_modules_reached_through_a_compiled_wrapper_keep_their_names() -> None:
+    network = Net()
+    compiled = torch.compile(network, backend="eager")
+    with TrainingObserver() as observer, Places(observer, "sin") as places, torch.no_grad():
+        network(batch())
+        compiled(batch())  # under a dispatch mode PyTorch runs the original code
+    assert places.scopes[:4] == places.scopes[4:]
+    assert observer.graphs == [("network-Net", True)]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_modules_stay_whole_and_are_one_call(backend: str) -> None:
+    torch._dynamo.reset()
+    network = Net()
+    compiled = torch.compile(network, backend=backend, fullgraph=True)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    plain = network(batch())
+    with TrainingObserver() as observer:
+        for step in range(2):
+            assert observer.step == step
+            out = compiled(batch())
+            if step == 0:
+                assert torch.equal(out, plain)
+            out.sum().backward()
+            optimizer.step()
+    assert observer.graphs == [("network-Net", True)]
+    assert observer.current().call_id == 3
+
+
+def test_compiled_functions_are_not_broken_by_the_observer() -> None:
+    torch._dynamo.reset()
+    network = Net()
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return network(x).sum()  # type: ignore[no-any-return]
+
+    with TrainingObserver():
+        explanation = torch._dynamo.explain(loss)(batch())
+    assert (explanation.graph_count, explanation.graph_break_count) == (1, 0)
+
+
+def test_modules_compiled_in_place_are_one_call() -> None:
+    torch._dynamo.reset()
+    network = Net()
+    network.compile(backend="eager", fullgraph=True)
+    with TrainingObserver() as observer, torch.no_grad():
+        assert torch.equal(network(batch()), network(batch()))
+    assert observer.graphs == [("network-Net", True)]
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+def test_an_update_by_a_compiled_optimizer_ends_the_step_at_the_next_forward() -> None:
+    torch._dynamo.reset()
+    network = Net()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
+    steps: list[int] = []
+
+    @torch.compile(backend="eager")
+    def update() -> None:
+        optimizer.step()
+
+    with TrainingObserver() as observer:
+        for _ in range(3):
+            out = network(batch())
+            steps.append(observer.step)
+            out.sum().backward()
+            update()
+    assert steps == [0, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_tracing_and_scripting_see_no_observer() -> None:
+    network = Net().eval()
+    with TrainingObserver() as observer, torch.no_grad():
+        with observer.suspended():
+            traced = torch.jit.trace(network, batch())
+            exported = torch.export.export(network, (batch(),))
+            symbolic = torch.fx.symbolic_trace(network)
+        assert observer.graphs == []
+        assert torch.equal(traced(batch()), network(batch()))
+        assert torch.equal(exported.module()(batch()), symbolic(batch()))
+    assert observer.graphs[0] == ("network-Net", False)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_scripted_modules_have_the_name_of_their_class() -> None:
+    scripted = torch.jit.script(Block())
+    with TrainingObserver() as observer, torch.no_grad():
+        scripted(batch())
+    assert observer.graphs == [("network-Block", True)]

@@ -1,6 +1,6 @@
 """Runs CPU kernels and prints a checksum of each output: `order kernel slot checksum`.
 
-`tests/torch/test_unspecified_outputs.py` runs this twice, with different bytes in newly allocated memory.
+`tests/torch/test_operators.py` runs this twice, with different bytes in newly allocated memory.
 """
 
 from __future__ import annotations

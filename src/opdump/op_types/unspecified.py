@@ -12,7 +12,7 @@ kernels only write.
 
 Runs that agree may differ in these, so comparing them proves nothing. Slots are those of records, which count tensors: an output
 that is a number has none. The entries for CPU kernels were found by experiment: the kernel ran twice with different bytes in its
-memory (tests/torch/test_unspecified_outputs.py). The entries for devices follow PyTorch's schemas: seeds and offsets of a
+memory (tests/torch/test_operators.py). The entries for devices follow PyTorch's schemas: seeds and offsets of a
 generator, which are set only if dropout is active; masks, which are made only for debugging; reserves, which cuDNN and MIOpen
 keep for the gradient. MindSpore operators are identified only by their type; on a CPU some of its optimizers change their inputs,
 and write no output (tests/parity/parity_op_types.py).

@@ -1,6 +1,6 @@
-"""Runs programs of one folder of tests/parity/programs, each plain and then captured, in this one process.
+"""Runs programs of one chapter of tests/parity/programs, each plain and then captured, in this one process.
 
-    run_programs.py FOLDER RESULTS.json DUMPS NAME...
+    run_programs.py CHAPTER RESULTS.json DUMPS NAME...
 
 Every program runs twice plain, to detect a program whose answer is not reproducible, and once in each mode. What it returns and the
 state of the random generators are compared bit by bit. With RANK and WORLD_SIZE in the environment, every rank runs this.
@@ -45,14 +45,14 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def main(folder: str, results: str, dumps: str, *names: str) -> None:
+def main(chapter: str, results: str, dumps: str, *names: str) -> None:
     told = {}
+    programs = importlib.import_module(f"tests.parity.programs.{chapter}")
     with _process_group():
         for name in names:
             began = time.monotonic()
-            program = importlib.import_module(f"tests.parity.programs.{folder}.{name}").program
-            told[name] = _tried(program, Path(dumps))
-            print(f"{folder}/{name}: {time.monotonic() - began:.1f} s", flush=True)
+            told[name] = _tried(getattr(programs, name), Path(dumps))
+            print(f"{chapter}/{name}: {time.monotonic() - began:.1f} s", flush=True)
             Path(results).write_text(json.dumps(told))
 
 

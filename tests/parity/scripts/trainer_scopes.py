@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import warnings
@@ -12,15 +11,15 @@ import torch
 
 import opdump
 from tests.parity import torchvision_schemas  # noqa: F401  # programs import torchvision
+from tests.parity.programs import trainers
 
 warnings.simplefilter("ignore")
 
 
 def told_of(name: str, place: str) -> dict[str, Any]:
-    program = importlib.import_module(f"tests.parity.programs.trainers.{name}").program
     torch.manual_seed(0)
     with opdump.capture(path=place, saved_data="statistic", iteration="all"):
-        program()
+        getattr(trainers, name)()
     catalog = opdump.open(place)
     ops = [execution.op for execution in catalog.executions()]
     inside = [op for op in ops if op.op_name.startswith("Default/network")]
