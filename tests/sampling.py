@@ -26,7 +26,6 @@ from hypothesis import settings
 
 FILES: Final[Mapping[str, int]] = {
     "tests/startup/": 6,
-    "tests/cli/test_children": 3,
     "tests/cli/test_infer": 3,
     "tests/cli/test_run": 6,
     "tests/cli/test_tracebacks": 4,

@@ -1,26 +1,30 @@
-"""Where NaN and infinities start, how far they spread, and which operators turn them into finite values, in real
-PyTorch programs.
-"""
+"""Where NaN and infinities start, how far they spread, and what is no finding."""
 
 from __future__ import annotations
 
 import io
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 
 import opdump
 from opdump.checks import Checks, Thresholds
 from opdump.checks.nonfinite_lineage import Checked, Histories, History
 from opdump.checks.tensor_checks import TensorStats, stats_of
+from opdump.commands import main
 from opdump.plan import DumpPlan
 from opdump.records import IO, OpRecord, StatisticValue, TensorRecord
 from opdump.reports.findings import check_dump, print_histories
 from opdump.reports.table import Printer
+from opdump.verdict import Verdict
 
 pytestmark = pytest.mark.torch
 
@@ -238,3 +242,86 @@ def test_sources_that_are_not_known_mean_the_latest_history(statistics: dict[str
     (history,) = histories.found
     assert [place.op_name for place in history.killed] == [clip.op_name]
     assert [(each.check, each.text) for each in found if each.check == "killed"] == [("killed", "some inf made finite")]
+
+
+def given_masks() -> None:
+    mask = torch.from_numpy(np.array([[0, -INF], [0, 0]], np.float32))
+    torch.softmax(torch.ones(2, 2) + mask, -1)
+    filled = torch.where(torch.tensor([True, False]), torch.ones(2), torch.tensor(-INF))
+    torch.softmax(filled, 0)
+    torch.minimum(torch.tensor(INF), torch.ones(3)).sum()
+
+
+def nan_beside_a_mask() -> None:
+    torch.tensor([math.nan, 1.0]) + 1
+    torch.softmax(torch.zeros(2).masked_fill(torch.tensor([True, False]), -INF), 0)
+
+
+def nan_after_a_mask() -> None:
+    torch.softmax(torch.zeros(2).masked_fill(torch.tensor([True, False]), -INF), 0)
+    torch.tensor([math.nan, 1.0]) + 1
+
+
+def infinite_data() -> None:
+    torch.tensor([INF, 1.0]) + 1
+
+
+def made_beside_a_mask() -> None:
+    given_masks()
+    torch.log(torch.tensor([0.0, 1.0]))
+
+
+def recorded(directory: Path, program: object) -> tuple[Verdict, int]:
+    assert callable(program)
+    with opdump.capture(DumpPlan(path=directory, saved_data="statistic")) as dump:
+        program()
+    assert dump.report is not None
+    found = check_dump(opdump.open(directory), Thresholds()).findings
+    return dump.report.verdict, sum(each.check in ("inf", "nan", "killed") for each in found)
+
+
+def test_given_masks_are_no_findings(tmp_path: Path) -> None:
+    verdict, findings = recorded(tmp_path, given_masks)
+    assert verdict.kind == "none"
+    assert findings == 0
+
+
+@pytest.mark.parametrize("program", [nan_beside_a_mask, nan_after_a_mask])
+def test_a_nan_that_the_program_gives_is_found_beside_a_mask(program: object, tmp_path: Path) -> None:
+    verdict, findings = recorded(tmp_path, program)
+    assert verdict.kind == "nan"
+    assert "data-" in verdict.how
+    assert findings == 2
+
+
+@pytest.mark.parametrize(("program", "how"), [(infinite_data, "data-"), (made_beside_a_mask, "output.0")])
+def test_other_infinities_are_found(program: object, how: str, tmp_path: Path) -> None:
+    verdict, findings = recorded(tmp_path, program)
+    assert verdict.kind == "infinity"
+    assert how in verdict.how
+    assert findings
+
+
+def test_the_layer_that_overflows_and_the_clamp_that_hides_it_are_named(tmp_path: Path) -> None:
+    # Importing it takes seconds in every worker, also in those that run no test of this file.
+    from transformers import T5Config, T5EncoderModel
+
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, dropout_rate=0.0)
+    model: Any = T5EncoderModel(config).eval().half()
+    dump = tmp_path / "dump"
+    with torch.no_grad():
+        model.encoder.block[0].layer[1].DenseReluDense.wo.weight.mul_(1e5)
+        with opdump.capture(path=dump, saved_data="statistic"):
+            answer = model(input_ids=torch.arange(8).reshape(1, 8)).last_hidden_state
+    assert answer.isfinite().all()
+    printed = json.loads(CliRunner().invoke(main, ["check", str(dump), "--json"]).stdout)
+    (history,) = printed["histories"]
+    assert "/layer-ModuleList/1-T5LayerFF/DenseReluDense-T5DenseActDense/wo-Linear/" in history["born"]["op_name"]
+    assert "modeling_t5.py:" in history["born"]["source"]
+    (kill,) = history["killed"]
+    assert kill["op_type"] == "clamp"
+    assert "/0-T5Block/clamp-op" in kill["op_name"]
+    found = [each for each in printed["findings"] if each["check"] in ("inf", "killed")]
+    assert [each["op_name"] for each in found if each["origin"]] == [history["born"]["op_name"]]
+    assert [each["op_name"] for each in found if each["check"] == "killed"] == [kill["op_name"]]

@@ -1,15 +1,18 @@
-"""`opdump run train.py`: without a config, options select what is recorded, and the run ends with its verdict."""
+"""`opdump run train.py` without a config, with checks, and if nothing is captured."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import opdump as library
-from tests.cli.programs import opdump
+from tests.cli.json_shapes import mistakes
+from tests.cli.programs import opdump, write_config
 
 pytestmark = pytest.mark.torch
 
@@ -175,3 +178,168 @@ if __name__ == "__main__":
     lines, code = _run(tmp_path, program, "--path", "d")
     assert code == 0
     assert re.match(r"opdump: rank \d+, first NaN: step 0, aten::log at train.py:8, 2 of 2 elements", lines[-2])
+
+
+PROGRAM = """
+import torch
+
+scale = torch.nn.Parameter(torch.full((3,), 2.0))
+optimizer = torch.optim.SGD([scale], lr=1e-12)
+for step in range(3):
+    optimizer.zero_grad()
+    hidden = (scale * (1e38 if step == 2 else 1.0) * 10.0).clamp(max=9.0)
+    (hidden * 1e-14).sum().backward()
+    optimizer.step()
+raise SystemExit(4)
+"""
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    program = folder / "train.py"
+    program.write_text(PROGRAM)
+    return opdump("run", "--path", "dump", *options, str(program), cwd=folder)
+
+
+def test_what_was_found_is_said_before_the_last_line_and_the_program_ends_as_it_would(tmp_path: Path) -> None:
+    done = run(tmp_path, "--check", "--watch", "gradient_vanishing abs_mean_lt=1e-9")
+    assert done.returncode == 4
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert lines[0] == "opdump: what the checks found:"
+    (born,) = [line for line in lines if line.startswith("inf  born")]
+    assert born.startswith("inf  born    step 2  mul at train.py:8 ")
+    assert any(line.startswith("     KILLED  step 2  clamp at train.py:8 ") for line in lines)
+    assert any(line.startswith("gradient_vanishing") and "1e-14 < 1e-09" in line for line in lines)
+    assert "next: opdump show" in lines[-1]
+
+
+def test_json_has_all_that_check_has(tmp_path: Path) -> None:
+    done = run(tmp_path, "--json", "--watch", "recommended")
+    last = json.loads(done.stderr.splitlines()[-1])
+    assert mistakes("run", last) == []
+    assert mistakes("check", {"path": "", **last["checked"]}) == []
+    assert {"gradient_vanishing", "tensor_overflow"} <= {hit["condition"] for hit in last["checked"]["hits"]}
+    assert run(tmp_path, "--json").stderr.splitlines()[-1].count('"checked": null') == 1
+
+
+def test_a_condition_that_is_none_is_told_before_the_program_starts(tmp_path: Path) -> None:
+    done = run(tmp_path, "--watch", "gradient_vanish abs_mean_lt=1")
+    assert done.returncode == 1
+    assert "unknown condition 'gradient_vanish'; nearest: 'gradient_vanishing'" in done.stderr
+    assert not (tmp_path / "dump").exists()
+
+
+ENDING = """
+import sys
+import torch
+
+net = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(3):
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+sys.exit()
+"""
+
+
+def _acl(folder: Path, **dump: Any) -> Path:
+    (folder / "dump").mkdir(exist_ok=True)
+    file = folder / "acl.json"
+    file.write_text(json.dumps({"dump": {"dump_path": str(folder / "dump"), **dump}}))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("script", "config", "reason"),
+    [
+        (ENDING, {"iteration": "5-8"}, "the program ended steps 0 to 2, but `iteration` selects 5-8"),
+        (
+            ENDING,
+            {"dump_mode": 1, "kernels": ["conv3d"]},
+            "no operator that ran matches a name in `kernels`",
+        ),
+        (ENDING, {"dump_mode": 2}, "nothing is marked; call opdump.set_dump(net)"),
+        ("print('no framework here')\n", {}, "the program imported no PyTorch"),
+        ("def main():\n    import torch\n\n\nmain()\n", {}, "no operator of PyTorch ran"),
+        ("import torch\ntorch.empty(3).view(1, 3)\n", {}, "only operators that compute nothing ran (allocation, view)"),
+    ],
+)
+def test_the_true_reason_is_told_and_strict_is_an_error(
+    script: str, config: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    name = write_config(tmp_path, **config).name
+    told = opdump("run", "-c", name, "train.py", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert reason in told.stderr
+    assert "compare" not in told.stderr
+    strict = opdump("run", "-c", name, "--strict", "--json", "train.py", cwd=tmp_path)
+    assert strict.returncode == 1, strict.stderr
+    assert reason in json.loads(strict.stderr.splitlines()[-1])["reason"]
+
+
+@pytest.mark.parametrize(
+    ("dump", "reason", "warning"),
+    [
+        (
+            {"dump_list": [{"model_name": "linear"}]},
+            "no model in dump_list ran; the models that ran are 'Linear'",
+            "dump_list.model_name: no model is called 'linear'; there are 'Linear'; nearest: 'Linear'",
+        ),
+        (
+            {"dump_list": [{"model_name": "Linear"}], "dump_step": "7"},
+            "'Linear' ran 3 times (0 to 2), but `dump_step` selects 7",
+            "",
+        ),
+        (
+            {"dump_list": [{"model_name": "Linear", "layer": ["admm-op4"]}]},
+            "no operator that ran matches a name in `dump_list`",
+            "dump_list.layer: 'admm-op4' is not an operator or module that ran; nearest: 'addmm-op",
+        ),
+    ],
+)
+def test_the_reasons_of_an_acl_json_are_in_its_own_words(
+    dump: dict[str, Any], reason: str, warning: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(ENDING)
+    name = _acl(tmp_path, **dump).name
+    done = opdump("run", "-c", name, "--strict", "train.py", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert reason in done.stderr
+    assert warning in done.stderr
+    for key in ("iteration", "kernels"):
+        assert key not in done.stderr
+
+
+def test_an_overflow_dump_without_an_overflow_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ENDING)
+    name = _acl(tmp_path, dump_debug="on").name
+    done = opdump("run", "-c", name, "--strict", "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "no overflow" in done.stderr
+
+
+FORKING = """
+import multiprocessing
+
+
+def train():
+    import torch
+
+    net = torch.nn.Linear(2, 1)
+    net(torch.ones(1, 2)).sum().backward()
+
+
+process = multiprocessing.get_context("fork").Process(target=train)
+process.start()
+process.join()
+"""
+
+
+def test_a_program_whose_children_captured_something_captured_something(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(FORKING)
+    name = write_config(tmp_path).name
+    done = opdump("run", "-c", name, "--strict", "parent.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "nothing was captured" not in done.stderr
+    assert re.match(r"opdump: \d+ operators ran: \d+ captured", done.stderr)

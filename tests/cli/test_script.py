@@ -1,7 +1,4 @@
-"""A script under opdump sees what it sees under `python train.py` and `python -m package.module`.
-
-Every test runs the same program twice, with Python and with opdump's loader, and compares the output.
-"""
+"""A script under opdump sees what it sees under `python train.py`, also through a symbolic link."""
 
 from __future__ import annotations
 
@@ -141,3 +138,31 @@ def test_a_module_that_is_not_there_is_said_so(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(ProgramNotFoundError, match="no module named"):
         load_module(name, ())
     assert sys.path == before
+
+
+_PROGRAM = """
+import sys
+from opdump.configs.shared.directories import program_directory
+from opdump.onnx.recording import plan_of
+from opdump.configs.dialects import resolve_plan
+
+config = sys.argv[1]
+print(program_directory())
+print(resolve_plan(config).path)
+print(plan_of(config).path)
+"""
+
+
+def test_the_directory_of_a_script_is_that_of_its_file_and_not_of_a_link(tmp_path: Path) -> None:
+    real, linked = tmp_path / "real", tmp_path / "linked"
+    (real / "out").mkdir(parents=True)
+    (linked / "out").mkdir(parents=True)
+    config = tmp_path / "acl.json"
+    config.write_text('{"dump": {"dump_path": "out", "dump_list": [], "dump_op_switch": "on"}}')
+    program = real / "program.py"
+    program.write_text(_PROGRAM)
+    (linked / "program.py").symlink_to(program)
+    (tmp_path / "also").symlink_to(real)
+    for started in (program, linked / "program.py", tmp_path / "also/program.py"):
+        done = subprocess.run([sys.executable, started, config], check=True, stdout=subprocess.PIPE, text=True)
+        assert done.stdout.split() == [str(real), str(real / "out"), str(real / "out")], started

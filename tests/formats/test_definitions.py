@@ -1,10 +1,20 @@
-"""Every conversion against the element-by-element definition of the formats."""
+"""Every conversion against the element-by-element definition of the formats, and back."""
 
 from __future__ import annotations
 
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from opdump.errors import FormatShapeError
 from opdump.formats import DEVICE_FORMATS, FORMATS, PLAIN_FORMATS, can_convert, convert_format
 from tests.formats.definitions import DEFINITIONS, Shape, numbered, on_device, transposed
 
@@ -144,3 +154,202 @@ def test_an_array_of_any_strides_is_read(name: str) -> None:
 def test_the_same_format_is_the_same_array(name: str) -> None:
     array = numbered((2, 3, 4, 5))
     assert convert_format(array, name, name) is array
+
+
+PAIRS = [(source, target) for source in FORMATS for target in FORMATS if can_convert(source, target)]
+
+
+def plain_shape(name: str) -> Shape:
+    """The shape of a tensor with padding in every device format that supports it."""
+    plain = DEVICE_FORMATS[name].plain if name in DEVICE_FORMATS else name
+    sizes = {"N": 18, "C": 3, "D": 2, "H": 5, "W": 4}
+    return (3, 18, 35) if plain == "ND" else tuple(sizes[axis] for axis in plain)
+
+
+def source_and_shape(source: str, target: str) -> tuple[NDArray[Any], Shape]:
+    """A tensor in `source`, and the shape that `convert_format` needs to convert it to `target`."""
+    axes = [DEVICE_FORMATS[name].plain if name in DEVICE_FORMATS else name for name in (source, target)]
+    through = axes[0] if axes[0] != "ND" else axes[1]
+    plain = numbered(plain_shape(through), "float16")
+    wanted = plain_shape(axes[1] if axes[1] != "ND" else through)
+    return (convert_format(plain, through, source) if source in DEVICE_FORMATS else plain), wanted
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_elements_and_padding_are_written_to_what_is_given(source: str, target: str) -> None:
+    array, shape = source_and_shape(source, target)
+    wanted = None if source == target else shape
+    expected = convert_format(array, source, target, shape=wanted)
+    out = np.full(expected.shape, 77, expected.dtype)
+    assert convert_format(array, source, target, shape=wanted, out=out) is out
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("name", DEVICE_FORMATS)
+def test_without_padding_every_element_is_written(name: str) -> None:
+    plain = numbered(
+        {"NCDHW": (16, 16, 2, 1, 3), "ND": (32, 16)}.get(DEVICE_FORMATS[name].plain, (16, 4, 2, 4)), "int8"
+    )
+    expected = convert_format(plain, DEVICE_FORMATS[name].plain, name)
+    out = np.full(expected.shape, 77, np.int8)
+    convert_format(plain, DEVICE_FORMATS[name].plain, name, out=out)
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("groups", [3, 6])
+def test_groups_are_written_to_what_is_given(groups: int) -> None:
+    plain = numbered((18, 5, 2, 3))
+    device = np.full(convert_format(plain, "NCHW", "FRACTAL_Z", groups=groups).shape, 77, plain.dtype)
+    convert_format(plain, "NCHW", "FRACTAL_Z", groups=groups, out=device)
+    back = np.full((18, 2, 3, 5), 77, plain.dtype)
+    convert_format(device, "FRACTAL_Z", "NHWC", shape=(18, 2, 3, 5), groups=groups, out=back)
+    np.testing.assert_array_equal(back, plain.transpose(0, 2, 3, 1))
+
+
+def test_a_tensor_without_elements_fills_nothing() -> None:
+    out = np.zeros((2, 0, 3, 4), np.float16)
+    array = np.zeros((2, 0, 3, 4, 16), np.float16)
+    assert convert_format(array, "NC1HWC0", "NCHW", shape=out.shape, out=out) is out
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_an_array_of_another_shape_is_refused(source: str, target: str) -> None:
+    array, shape = source_and_shape(source, target)
+    wanted = None if source == target else shape
+    expected = convert_format(array, source, target, shape=wanted).shape
+    for wrong in ((*expected, 1), (expected[0] + 1, *expected[1:]), (int(np.prod(expected)),)):
+        out = np.full(wrong, 77, array.dtype)
+        with pytest.raises(FormatShapeError, match=r"out has the shape \(.*\); the result has \("):
+            convert_format(array, source, target, shape=wanted, out=out)
+        assert (out == 77).all()
+
+
+def refused(out: NDArray[Any], array: NDArray[Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        convert_format(array, "NC1HWC0", "NCHW", out=out)
+
+
+def test_an_array_that_cannot_hold_the_result_is_refused() -> None:
+    array = numbered((2, 1, 3, 4, 16), "float16")
+    shape = (2, 16, 3, 4)
+    refused(np.zeros(shape, np.int16), array, "out has elements of int16; those of the tensor are float16")
+    refused(np.zeros(shape, ">f2"), array, "out has elements of >f2; those of the tensor are float16")
+    refused(np.zeros((2, 16, 3, 8), np.float16)[..., ::2], array, "out is not C-contiguous: it has the shape")
+    refused(np.zeros(shape, np.float16, order="F"), array, "not C-contiguous")
+    fixed = np.zeros(shape, np.float16)
+    fixed.setflags(write=False)
+    refused(fixed, array, "out is read-only")
+
+
+def test_an_array_among_the_elements_of_the_tensor_is_refused() -> None:
+    array = numbered((2, 1, 3, 4, 16), "float16")
+    before = array.copy()
+    refused(array.reshape(2, 16, 3, 4), array, "out overlaps the elements of the tensor. Use separate memory")
+    memory = numbered((2 * array.size,), "float16")
+    half = memory[array.size // 2 :][: array.size].reshape(2, 16, 3, 4)
+    refused(half, memory[: array.size].reshape(array.shape), "out overlaps the elements")
+    with pytest.raises(ValueError, match="out overlaps"):
+        convert_format(array, "NC1HWC0", "NC1HWC0", out=array)
+    np.testing.assert_array_equal(array, before)
+
+
+def test_nothing_is_written_where_the_conversion_is_refused() -> None:
+    out = np.full((32, 48), 77, np.float16)
+    with pytest.raises(FormatShapeError, match="a shape in NCHW has 4 dimensions"):
+        convert_format(numbered((3, 2, 16, 16), "float16"), "FRACTAL_NZ", "NCHW", out=out)
+    assert (out == 77).all()
+
+
+@pytest.mark.parametrize("target", [name for name in PLAIN_FORMATS if len(name) == 4])
+def test_slabs_go_through_one_array(target: str) -> None:
+    slabs = [numbered((1, 2, 3, 4, 16), "float16") + step for step in range(3)]
+    out = np.zeros(convert_format(slabs[0], "NC1HWC0", target).shape, np.float16)
+    for slab in slabs:
+        convert_format(slab, "NC1HWC0", target, out=out)
+        np.testing.assert_array_equal(out, convert_format(slab, "NC1HWC0", target))
+
+
+DTYPES = (
+    *(
+        "int8",
+        "uint8",
+        "bool",
+        "int16",
+        "uint16",
+        "float16",
+        "int32",
+        "uint32",
+        "float32",
+        "int64",
+        "uint64",
+        "float64",
+    ),
+    *("complex64", "complex128"),
+    *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4),
+)
+ROUND_TRIPS = [(plain, device) for device in DEVICE_FORMATS for plain in PLAIN_FORMATS if can_convert(plain, device)]
+sizes = st.integers(0, 9) | st.sampled_from([15, 16, 17, 31, 32, 33])
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> tuple[str, str, Shape, int, int]:
+    plain, device = draw(st.sampled_from(ROUND_TRIPS))
+    through = DEVICE_FORMATS[device].plain if plain == "ND" else plain
+    rank = draw(st.integers(2, 6)) if through == "ND" else len(through)
+    shape = [draw(sizes if axis in (0, 1, rank - 2, rank - 1) else st.integers(0, 3)) for axis in range(rank)]
+    axes = "" if through == "ND" else through
+    groups = 1
+    if "N" in axes and device in ("FRACTAL_Z", "FRACTAL_Z_3D"):
+        groups = draw(st.integers(1, 12))
+        shape[axes.index("N")] = draw(st.integers(0, 8)) * groups
+    if device == "FRACTAL_Z_C04":
+        shape[axes.index("C")] = draw(st.integers(0, 4))
+    for spatial in "DHW":
+        if spatial in axes:
+            shape[axes.index(spatial)] %= 4
+    return plain, device, tuple(shape), groups, draw(st.sampled_from([4, 8, 16, 32]))
+
+
+@settings(deadline=None, max_examples=300)
+@given(tensors(), st.sampled_from(DTYPES), st.integers(0, 2**32 - 1))
+def test_what_goes_to_the_device_comes_back(tensor: tuple[str, str, Shape, int, int], dtype: object, seed: int) -> None:
+    plain_name, name, shape, groups, c0 = tensor
+    values = np.random.default_rng(seed).integers(1, 7, math.prod(shape))
+    plain = values.astype(dtype).reshape(shape)  # type: ignore[call-overload]
+    device = convert_format(plain, plain_name, name, groups=groups, c0=c0)
+    assert device.dtype == plain.dtype
+    assert np.count_nonzero(device.astype(np.complex128)) == plain.size
+    back = convert_format(device, name, plain_name, shape=shape, groups=groups)
+    assert back.dtype == plain.dtype
+    assert back.shape == shape
+    assert back.tobytes() == plain.tobytes()
+
+
+DATA = Path(__file__).parents[1] / "data" / "formats"
+VECTORS = json.loads((DATA / "vectors.json").read_text())
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
+def test_values_are_those_of_the_real_tool(vector: dict[str, str]) -> None:
+    with np.load(DATA / "vectors.npz", allow_pickle=False) as arrays:
+        array, expected = arrays[f"{vector['name']}.in"], arrays[f"{vector['name']}.out"]
+    shape = expected.shape
+    if vector["name"] == "NZ_to_ND":
+        shape = (2, 3, 20, 35)  # the real tool merges the leading axes
+    into_device = vector["target"] == "FRACTAL_Z"
+    found = convert_format(
+        array, vector["source"], vector["target"], shape=None if into_device else shape, groups=int(vector["groups"])
+    )
+    assert found.dtype == expected.dtype
+    assert found.shape == shape
+    np.testing.assert_array_equal(found.reshape(expected.shape), expected)
+
+
+def test_there_are_vectors() -> None:
+    assert {(vector["source"], vector["target"]) for vector in VECTORS} >= {
+        ("NC1HWC0", "NCHW"),
+        ("FRACTAL_Z", "HWCN"),
+        ("FRACTAL_NZ", "ND"),
+        ("NDC1HWC0", "NCDHW"),
+        ("NCHW", "FRACTAL_Z"),
+    }

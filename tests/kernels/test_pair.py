@@ -1,6 +1,4 @@
-"""The pass over two tensors: compiled and twin, for every instruction set of this machine, against each other and
-numpy.
-"""
+"""The pass over two tensors: compiled and twin, for every instruction set of this machine, against each other and numpy; metrics by name."""
 
 from __future__ import annotations
 
@@ -20,6 +18,7 @@ from opdump import kernels
 from opdump.errors import UnsupportedDtypeError
 from opdump.kernels import DTYPE_CODES, PairMetrics, compare_pair, pair_reference
 from opdump.kernels.pair_metrics import metrics_of_pair
+from opdump.metrics import METRICS, AddedMetrics
 from tests.kernels.tensors import FLOATS, INTEGERS, KINDS, Array, as_dtype, as_float64, make, ordinary
 
 # Around lanes, blocks and chunks; rows that blocks, chunks and spans cut; short rows, many axes, axes of length one.
@@ -338,3 +337,32 @@ def test_what_cannot_be_compared_is_refused() -> None:
         kernels.pair_totals(0, 2, (1,), 0, 2, (1,), (3,), 0.0, 0.0, True)
     with pytest.raises(ValueError, match="dtype code 13"):
         kernels.pair_totals(1, 13, (1,), 1, 2, (1,), (0,), 0.0, 0.0, True)
+
+
+A, B = np.array([[1.0, 2.0, -3.0]]), np.array([[1.5, 2.0, 3.0]])
+
+
+@pytest.mark.parametrize("name", METRICS.own)
+def test_a_metric_of_opdump_is_that_of_the_pair(name: str) -> None:
+    assert METRICS.load(name)(A, B) == getattr(compare_pair(A, B), name)
+
+
+def test_a_metric_that_a_pair_does_not_have_is_nan() -> None:
+    assert math.isnan(METRICS.load("argmax_flips")(A * 1j, B * 1j))
+
+
+def test_a_function_that_raises_leaves_the_pair_without_its_metric_and_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def writes(a: Any, b: Any) -> float:
+        a[0] = 0
+        return 0.0
+
+    monkeypatch.setattr(METRICS, "added", lambda: {"writes": writes, "largest": lambda a, b: b.max()})
+    metrics = AddedMetrics()
+    assert metrics
+    assert [metrics.of(A, B), metrics.of(A, B)] == [{"largest": 3.0}] * 2
+    (warning,) = caplog.records
+    assert warning.getMessage().startswith("the metric 'writes' of a pair is left out: ValueError: ")
+    assert A[0, 0] == 1.0
+    assert A.flags.writeable

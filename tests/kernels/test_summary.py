@@ -1,18 +1,23 @@
-"""The summary kernels: compiled and twin, for every instruction set of this machine, against each other and numpy."""
+"""The summary kernels: compiled and twin, for every instruction set, against each other and numpy; narrow types, and merged parts."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from opdump import kernels
 from opdump.errors import UnsupportedDtypeError
-from opdump.kernels import DTYPE_CODES, SUMMARY_FIELDS, Summary, reference
+from opdump.kernels import DTYPE_CODES, SUMMARY_FIELDS, Summary, SummaryTable, compare_summaries, reference, summarise
+from opdump.kernels.pair_metrics import COUNTED
+from opdump.statistics import SummaryStatistics, merge_statistics
 from tests.kernels.tensors import COUNTS, FLOATS, KINDS, Array, as_dtype, as_float64, expected, make, ordinary
 
 
@@ -234,3 +239,153 @@ def test_a_type_without_a_summary_is_named() -> None:
         kernels.summarise(np.zeros(3, np.complex64))
     with pytest.raises(UnsupportedDtypeError, match=r"bfloat16.*4 bytes, not 2"):
         kernels.summarise(np.zeros(3, np.float32), "bfloat16")
+
+
+BLOCK, CHUNK = reference.BLOCK, reference.CHUNK
+HALVES = {"float16": 0x7C00, "bfloat16": 0x7F80}
+"""The bits of infinity."""
+NARROW = ("int8", "uint8", "int16", "uint16", "bool", *HALVES)
+
+
+def agree(array: Array, dtype: str) -> None:
+    assert_same_bits(kernels.summarise(array, dtype), row_of_twin(array, dtype))
+
+
+def of_bits(bits: Array, dtype: str) -> Array:
+    return bits.view("float16") if dtype == "float16" else bits
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_every_number_of_16_bits(instruction_set: str, dtype: str) -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    finite = bits[(bits & 0x7FFF) < HALVES[dtype]]
+    shuffled = np.random.default_rng(1).permutation(finite)
+    without_nan = np.random.default_rng(2).permutation(bits[(bits & 0x7FFF) <= HALVES[dtype]])
+    for each in (bits, finite, shuffled, without_nan, np.tile(shuffled, 3)[:-5]):
+        agree(of_bits(each, dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("sign", [0, 0x8000])
+def test_numbers_of_one_sign_and_zeros_of_both(instruction_set: str, dtype: str, sign: int) -> None:
+    bits = np.random.default_rng(3).integers(0, HALVES[dtype], CHUNK + 70).astype(np.uint16) | np.uint16(sign)
+    zeros = np.full(100, sign, np.uint16)
+    for each in (bits, zeros, np.concatenate([zeros, zeros ^ np.uint16(0x8000)]), np.concatenate([zeros, bits, zeros])):
+        agree(of_bits(each, dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK, 5 * BLOCK + 3, CHUNK - 1, CHUNK, CHUNK + BLOCK + 1])
+def test_nan_and_inf_are_counted_wherever_they_begin(instruction_set: str, dtype: str, place: int) -> None:
+    infinity = HALVES[dtype]
+    finite = np.random.default_rng(4).integers(0, infinity, CHUNK + 2 * BLOCK + 9).astype(np.uint16)
+    finite ^= np.random.default_rng(5).integers(0, 2, finite.size).astype(np.uint16) << np.uint16(15)
+    for first in (infinity, infinity | 0x8000, infinity | 1, 0xFFFF):
+        bits = finite.copy()
+        bits[place] = first
+        agree(of_bits(bits, dtype), dtype)
+        bits[place::3] = infinity | 0x8000
+        bits[place::7] = infinity
+        agree(of_bits(bits, dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "bool"])
+@pytest.mark.parametrize("count", [1, BLOCK, CHUNK, CHUNK + 1, 2 * CHUNK + BLOCK + 3])
+def test_totals_hold_the_largest_numbers(instruction_set: str, dtype: str, count: int) -> None:
+    limits = [0, 1] if dtype == "bool" else [np.iinfo(dtype).min, np.iinfo(dtype).max, 0]
+    for each in limits:
+        agree(np.full(count, each, dtype), dtype)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from(NARROW),
+    st.sampled_from(kernels.instruction_sets()),
+    st.integers(1, 200) | st.integers(1, 3 * BLOCK),
+    st.integers(0, 70),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 16),
+)
+def test_any_bits_at_any_place(
+    dtype: str, instruction_set: str, count: int, start: int, seed: int, cleared: int
+) -> None:
+    """Clears some of the upper bits of 16-bit values: otherwise nearly every tensor would contain NaN."""
+    storage = {"bool": "u1", "float16": "u2", "bfloat16": "u2"}.get(dtype, dtype)
+    numbers = np.random.default_rng(seed).integers(0, 1 << 16, start + count).astype(np.uint16)
+    numbers &= np.uint16(0xFFFF >> cleared)
+    array = of_bits(numbers.astype(storage)[start:], dtype)
+    widest = kernels.instruction_sets()[-1]
+    kernels.use_instruction_set(instruction_set)
+    try:
+        agree(array.view("bool") if dtype == "bool" else array, dtype)
+        agree((array.view("bool") if dtype == "bool" else array)[::-3], dtype)
+    finally:
+        kernels.use_instruction_set(widest)
+
+
+_EXACT_FIELDS = tuple(name for name in SUMMARY_FIELDS if not name.startswith("sum"))
+_DTYPES = ("float16", "float32", "float64", "int8", "int32", "uint64", "bool")
+
+
+def _statistics(array: npt.NDArray[Any]) -> SummaryStatistics:
+    return SummaryStatistics(summarise(array))
+
+
+@given(data=st.data(), dtype=st.sampled_from(_DTYPES))
+def test_parts_have_the_statistics_of_the_whole(data: st.DataObject, dtype: str) -> None:
+    whole = data.draw(arrays.arrays(dtype, st.integers(0, 60)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
+    found = merge_statistics(map(_statistics, np.split(whole, cuts)))
+    expected = _statistics(whole)
+    for name in _EXACT_FIELDS:
+        assert np.array_equal(getattr(found.summary, name), getattr(expected.summary, name), equal_nan=True), name
+    scale = float(np.abs(whole.astype(np.float64)).sum()) if len(whole) else 0.0
+    for name in ("sum", "sum_squares"):
+        one, other = getattr(found.summary, name), getattr(expected.summary, name)
+        if math.isfinite(one) and math.isfinite(other):
+            bound = scale if name == "sum" else other
+            assert abs(one - other) <= 1e-14 * bound, name
+        else:
+            assert np.array_equal(one, other, equal_nan=True), name
+
+
+def test_large_parts_that_cancel_keep_what_is_left() -> None:
+    parts = [np.full(1000, 1e16), np.full(1000, 1.0), np.full(1000, -1e16)]
+    assert merge_statistics(map(_statistics, parts))["avg"] == 1000 / 3000
+
+
+def test_no_parts_are_no_elements() -> None:
+    found, empty = merge_statistics([]), _statistics(np.empty(0, np.float32))
+    assert {name: str(found[name]) for name in empty} == {name: str(empty[name]) for name in empty}
+
+
+def test_what_cannot_be_merged_is_left_out() -> None:
+    part = SummaryStatistics(summarise(np.arange(3.0)), {"md5": "0" * 32})
+    assert "md5" not in merge_statistics([part, part])
+
+
+def test_statistics_without_a_summary_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"part 1 has no summary .* these statistics: max, min"):
+        merge_statistics([_statistics(np.arange(3.0)), {"max": 1.0, "min": 0.0}])
+
+
+def test_statistics_of_pairs_are_compared_row_by_row() -> None:
+    a = [np.array([1.0, -2.0]), np.array([0.0, 0.0]), np.array([math.nan, 1.0]), np.array([math.inf, 1.0]), np.zeros(0)]
+    b = [np.array([2.0, -2.0, 1.0]), np.array([0.0, 1.0]), np.array([math.nan]), np.array([5.0, 1.0]), np.zeros(0)]
+    found = compare_summaries(np.array([summarise(each) for each in a]), np.array([summarise(each) for each in b]))
+    assert found.max.tolist() == [1.0, math.inf, 0.0, math.inf, 0.0]
+    assert found.min.tolist() == [0.0, 0.0, 0.0, 0.0, 0.0]
+    assert found.avg.tolist() == [pytest.approx((1 / 3 + 0.5) / 0.5), math.inf, 0.0, math.inf, 0.0]
+    assert found.l2norm[0] == pytest.approx((3 - math.sqrt(5)) / math.sqrt(5))
+    assert dict(zip(COUNTED, found.counts[2].tolist(), strict=True)) == {
+        **dict.fromkeys(COUNTED, 0),
+        "count": -1,
+        "positive": -1,
+    }
+
+
+def test_rows_of_a_table_are_taken_and_other_shapes_are_not() -> None:
+    rows = SummaryTable().rows()
+    assert compare_summaries(rows, rows).max.shape == (0,)
+    with pytest.raises(ValueError, match=r"found \(0, 11\) and \(1, 11\)"):
+        compare_summaries(rows, np.zeros((1, 11)))

@@ -1,30 +1,36 @@
-"""The files that the writer leaves on disk."""
+"""The files that the synchronous writer leaves on disk, in both generations."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import shutil
 import sqlite3
 import stat
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError
-from opdump.graph import Graph, GraphNode, GraphOutput
+from opdump.graph import PYNATIVE, Graph, GraphNode, GraphOutput, graph_of_word, graph_word
+from opdump.index.runs import METADATA
+from opdump.index.writer import RunFacts
+from opdump.layouts.base import LAYOUTS, Layout
 from opdump.layouts.mindspore_sync.files import parse_file_name, read_mapping
 from opdump.layouts.mindspore_sync.statistic_csv import decode_statistic_csv
+from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan, StepSet
 from opdump.records import HostPayload, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics
-from opdump.testing import SampleStep, sample_step
-from tests.layouts.filing import file_step, file_steps, new_writer
+from opdump.testing import LayoutTests, SampleStep, sample_step
+from tests.layouts.filing import file_in_layout, file_step, file_steps, new_writer
 
 _OP = OpRecord(
     op_type="MatMul", op_name="Default/fc-Dense/MatMul-op7", timestamp=1795247154245448, step=4, net_name="Net"
@@ -389,3 +395,93 @@ def test_a_disk_that_fills_up_stops_the_capture_with_a_message(saved_data: str, 
     for record in catalog:
         if record.payload is not None:
             record.payload.to_host()
+
+
+class TestSeedNaming(LayoutTests):
+    def layout(self) -> Layout:
+        return LAYOUTS.load("mindspore-2.3")
+
+
+class TestLaterNaming(LayoutTests):
+    def layout(self) -> Layout:
+        return LAYOUTS.load("mindspore-2.10")
+
+
+del LayoutTests  # a contract is not a test class of its own
+
+
+@pytest.mark.parametrize("layout", ["mindspore-2.3", "mindspore-2.10"])
+def test_a_writer_that_wrote_nothing_leaves_a_dump_that_opens(tmp_path: Path, layout: str) -> None:
+    plan = DumpPlan(path=tmp_path, layout=layout)
+    writer = SyncWriter(plan, RunFacts(3, "CPU", "fake", "1", "0", ("train.py",), plan.to_json()))
+    writer.close({"executed": 0})
+    catalog = open_dump(tmp_path)
+    assert catalog.ranks == (3,)
+    assert catalog.steps == ()
+    assert list(catalog) == []
+    assert catalog.runs[0].command == ("train.py",)
+    assert catalog.runs[0].complete
+
+
+NAME = "Default/conv1-Conv2d/Conv2D-op0"
+
+
+def step(number: int) -> SampleStep:
+    """The same operator inside and outside a graph."""
+    ops, tensors = [], []
+    for place, graph_id in enumerate((0, PYNATIVE)):
+        op = OpRecord("Conv2D", NAME, 1_700_000_000_000_000 + place, number, "Net", graph_id, order=place)
+        ops.append(op)
+        array = np.full((2, 3), graph_id, np.float32)
+        tensors.append(TensorRecord(op, "output", 0, "float32", (2, 3), payload=HostPayload(array), data_size=24))
+    return SampleStep(number, tuple(ops), tuple(tensors))
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+@pytest.mark.parametrize("layout", ["mindspore-2.3", "mindspore-2.10", "mindspore-async", "acl"])
+def test_both_are_read_from_their_own_directories(tmp_path: Path, layout: str, has_index: bool) -> None:
+    more: dict[str, Any] = {"file_format": "bin"} if layout in ("mindspore-async", "acl") else {}
+    more |= {"dialect": "acl"} if layout == "acl" else {}
+    file_in_layout(DumpPlan(path=tmp_path, layout=layout, **more), [step(0)])
+    assert {path.name for path in tmp_path.rglob("Net/*")} == {"0", "pynative"}
+    if not has_index:
+        for metadata in list(tmp_path.rglob(METADATA)):
+            shutil.rmtree(metadata)
+    catalog = open_dump(tmp_path)
+    assert {record.op.graph_id: record.numpy().max() for record in catalog} == {0: 0.0, PYNATIVE: -1.0}
+    assert [op.graph_id for op in catalog.ops(graph=PYNATIVE)] == [PYNATIVE]
+    assert catalog.problems == ()
+
+
+def test_its_graph_files_do_not_take_the_place_of_those_of_a_graph(tmp_path: Path) -> None:
+    writer = new_writer(DumpPlan(path=tmp_path))
+    for graph_id in (0, PYNATIVE):
+        writer.write_graph(
+            Graph(graph_id=graph_id, nodes=(GraphNode(op_name=f"Default/of{graph_id}-op0", op_type="Add"),))
+        )
+    writer.graphs_ran(3, (0, PYNATIVE))
+    writer.close({"executed": 0})
+    catalog = open_dump(tmp_path)
+    assert catalog.graphs == (PYNATIVE, 0)
+    for graph_id in (0, PYNATIVE):
+        graph = catalog.graph(graph_id)
+        assert graph is not None
+        assert (graph.graph_id, graph.nodes[0].op_name) == (graph_id, f"Default/of{graph_id}-op0")
+        assert catalog.history(graph_id) == (3,)
+        assert catalog.execution_order(graph_id) == (f"Default/of{graph_id}-op0",)
+    (tmp_path / "rank_0" / "graphs" / "ms_output_trace_code_graph_pynative.pb").unlink()
+    graph = open_dump(tmp_path).graph(PYNATIVE)
+    assert graph is not None
+    assert graph.graph_id == PYNATIVE  # from the .ir
+
+
+def test_words_of_graphs() -> None:
+    assert [graph_word(graph_id) for graph_id in (PYNATIVE, 0, 12)] == ["pynative", "0", "12"]
+    assert [graph_of_word(word) for word in ("pynative", "12", "constants", "-1", "٣", "9" * 40)] == [
+        PYNATIVE,
+        12,
+        None,
+        None,
+        None,
+        None,
+    ]

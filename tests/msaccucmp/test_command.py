@@ -1,4 +1,4 @@
-"""The command around the conversion: its log, its files, links, worker processes, and unsupported options."""
+"""The command around the conversion: its log, its files, its options; every case that the real tool was run on."""
 
 from __future__ import annotations
 
@@ -7,14 +7,33 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from opdump.dump_file import DumpFile, DumpTensor, write_dump_file
 from opdump.msaccucmp import conversion
+from opdump.msaccucmp.command_line import run as msaccucmp
 from opdump.msaccucmp.exit_codes import CommandError, ExitCode
-from tests.msaccucmp.cases import NAME, OPDEBUG, converted, dump, floats, nano, read_npy, run_in, tensor
+from tests.msaccucmp.cases import (
+    ARCHIVES,
+    NAME,
+    OPDEBUG,
+    ORDERS,
+    converted,
+    dump,
+    floats,
+    nano,
+    read_npy,
+    run_in,
+    tensor,
+    unpacked,
+)
 
 
 def test_every_line_of_the_log_has_time_process_and_level(tmp_path: Path) -> None:
@@ -161,3 +180,113 @@ def test_an_overflow_file_of_another_spelling_is_an_ordinary_dump(tmp_path: Path
     content = dump(tensor("output", 4, (2048,), bytes(2048)))
     other = OPDEBUG.replace("Opdebug.Node_OpDebug", "OpDebug.Node_Opdebug")
     assert list(converted(tmp_path, {other: content}, source=other).files) == [f"{other}.output.0.npy"]
+
+
+CONVOLUTION = "Conv2D.Default_network-WithLossCell__backbone-AlexNet_conv3-Conv2d_Conv2D-op12.2.7.161243956333802"
+
+
+def _nc1hwc0(nchw: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Convert to the form of a device: channels in blocks of 16, the block last."""
+    n, c, h, w = nchw.shape
+    return np.ascontiguousarray(nchw.reshape(n, c // 16, 16, h, w).transpose(0, 1, 3, 4, 2))
+
+
+def test_the_convolution_of_the_guide_is_converted_to_nchw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = {"input.0": (32, 256, 13, 13), "input.1": (384, 256, 3, 3), "output.0": (32, 384, 13, 13)}
+    values = {
+        io: (np.arange(np.prod(shape), dtype=np.int64) % 2048).astype(np.float16).reshape(shape)
+        for io, shape in shapes.items()
+    }
+    tensors: dict[str, list[DumpTensor]] = {"input": [], "output": []}
+    for io, array in values.items():
+        side, _, slot = io.partition(".")
+        made = DumpTensor.of(
+            side,  # type: ignore[arg-type]  # one of the two types
+            int(slot),
+            _nc1hwc0(array),
+            format="NC1HWC0",
+            original_shape=array.shape,
+        )
+        tensors[side].append(made)
+    (tmp_path / "to").mkdir()
+    source = tmp_path / "to" / CONVOLUTION
+    write_dump_file(source, DumpFile(inputs=tuple(tensors["input"]), outputs=tuple(tensors["output"])))
+    monkeypatch.chdir(tmp_path)
+    assert msaccucmp(["convert", "-d", str(source), "-out", "./output", "-f", "NCHW", "-t", "npy"]) == 0
+    assert sorted(path.name for path in (tmp_path / "output").iterdir()) == [
+        f"{NAME}.input.0.32x256x13x13.npy",
+        f"{NAME}.input.1.384x256x3x3.npy",
+        f"{NAME}.output.0.32x384x13x13.npy",
+    ]
+    for io, array in values.items():
+        (path,) = (tmp_path / "output").glob(f"{NAME}.{io}.*")
+        np.testing.assert_array_equal(np.load(path), array)
+
+
+def names_of_cases() -> list[str]:
+    names: set[str] = set()
+    for path in ARCHIVES:
+        with tarfile.open(path) as archive:
+            names |= {name.split("/")[0] for name in archive.getnames()}
+    return sorted(names)
+
+
+@pytest.fixture(scope="module")
+def real_cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folders of the cases. If the order of a directory matters, it is listed as the real tool found it, on any
+    file system.
+    """
+    folder = unpacked(tmp_path_factory.mktemp("real"))
+    orders = {str(folder / name): order for name, order in json.loads(ORDERS.read_text()).items()}
+    listed, walked = os.listdir, os.walk
+
+    def in_order(path: str, names: list[str]) -> list[str]:
+        order = orders.get(str(path))
+        return names if order is None else sorted(names, key=order.index)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "listdir", lambda path=".": in_order(path, listed(path)))
+        patch.setattr(
+            os,
+            "walk",
+            lambda *args, **kwargs: ((*at, in_order(at[0], names)) for *at, names in walked(*args, **kwargs)),
+        )
+        yield folder
+
+
+def stable(files: dict[str, bytes], case: str) -> dict[str, bytes]:
+    """The files without unstable parts: the time in a name, the folder and the order of a list, numpy's text of a
+    number.
+    """
+    result = {}
+    for name, content in files.items():
+        text = content.replace(case.encode(), b"{CASE}")
+        # numpy versions print the same complex64 as `1e+09` or `1000000000`; both tools use numpy's text.
+        text = re.sub(rb"\(([^()\s]+j)\)", lambda found: repr(complex(found[1].decode())).encode(), text)
+        if name.endswith("list.txt"):
+            text = b"\n".join(sorted(text.split(b"\n")))
+        result[re.sub(r"_\d{14}\.(txt|csv)$", r"_<time>.\1", name)] = text
+    return result
+
+
+@pytest.mark.parametrize("name", names_of_cases())
+def test_the_command_does_what_the_real_tool_did(name: str, real_cases: Path, tmp_path: Path) -> None:
+    folder = real_cases / name
+    case = json.loads((folder / "case.json").read_text())
+    (folder / "in").mkdir(exist_ok=True)  # an archive keeps no empty directory
+    output = tmp_path / "out"
+    arguments = [part.replace("{in}", str(folder / "in")).replace("{out}", str(output)) for part in case["argv"]]
+    ended = run_in(output, arguments)
+    written = folder / "out"
+    expected = {
+        str(path.relative_to(written)): path.read_bytes().replace(b"{CASE}/out", str(output).encode())
+        for path in written.rglob("*")
+        if path.is_file()
+    }
+    assert ended.code == case["exit_code"]
+    assert stable(ended.files, str(folder)) == stable(expected, str(folder))
+    assert all((output / file).stat().st_mode & 0o777 == 0o600 for file in ended.files)
+
+
+def test_there_are_as_many_cases_as_were_made() -> None:
+    assert len(names_of_cases()) == 2123

@@ -1,4 +1,4 @@
-"""DumpConfig, NPURunConfig, and the `parameter_map` values that they produce."""
+"""`npu_bridge`: its import, its configs and the `parameter_map` values that they produce, and helpers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import inspect
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from opdump.configs.tensorflow.run_config import PlainRunConfig
+from opdump.npu_bridge import npu_init
 from opdump.npu_bridge.estimator.npu.npu_config import DumpConfig, run_config_class
 from opdump.npu_bridge.estimator.npu.parameters import parameters_of_run_config
 
@@ -254,3 +256,194 @@ def test_names_that_there_are_not_are_told() -> None:
         npu_config.NPUConfig  # noqa: B018  # tests the access
     with pytest.raises(AttributeError, match="has no attribute 'Estimator'; it has NPUEstimator"):
         npu_estimator.Estimator  # noqa: B018  # tests the access
+
+
+def _run(code: str, *, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    program = f"import sys\nsys.path[:0] = {[str(path)] if path else []}\n{code}"
+    return subprocess.run(
+        [sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, check=False, cwd=path
+    )
+
+
+def _ran(code: str, *, path: Path | None = None) -> str:
+    done = _run(code, path=path)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(params=["npu_bridge", "npu_device"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_without_importing_opdump_the_alias_does_not_exist(name: str) -> None:
+    assert f"No module named '{name}'" in _run(f"import {name}").stderr
+    assert f"No module named '{name}'" in _run(f"import opdump, opdump.configs.dialects; import {name}").stderr
+
+
+def test_modules_are_the_same_objects_under_both_names() -> None:
+    assert (
+        _ran("""
+import opdump.npu_bridge
+import npu_bridge.estimator.npu.npu_config as short
+from npu_bridge.estimator.npu.npu_config import DumpConfig
+from npu_bridge.estimator import npu as package
+from npu_bridge import npu_init
+import npu_bridge
+import opdump.npu_bridge.estimator.npu.npu_config as long
+assert npu_bridge is opdump.npu_bridge
+assert short is long
+assert package is opdump.npu_bridge.estimator.npu
+assert npu_init is opdump.npu_bridge.npu_init
+assert DumpConfig is npu_init.DumpConfig
+assert {short.__name__, short.__spec__.name} == {"opdump.npu_bridge.estimator.npu.npu_config"}
+assert npu_bridge.__spec__.name == "opdump.npu_bridge"
+import importlib, pickle
+importlib.reload(npu_bridge)
+pickle.loads(pickle.dumps(DumpConfig(True)))
+assert "tensorflow" not in sys.modules
+print(len([finder for finder in sys.meta_path if "Alias" in type(finder).__name__]))
+""")
+        == "1\n"
+    )
+
+
+def test_importing_it_prepares_the_capture_of_sessions_unless_a_real_package_exists(tmp_path: Path) -> None:
+    code = """
+import opdump.tensorflow
+asked = []
+opdump.tensorflow.install_on_import = lambda: asked.append(1)
+opdump.tensorflow.prepare_main = lambda: asked.append(0)
+import opdump.npu_bridge
+print(asked)
+"""
+    assert _ran(code) == "[0, 1]\n"
+    assert "[]\n" in _ran(code, path=_real(tmp_path, "npu_bridge"))
+    alone = code.replace(
+        "import opdump.npu_bridge",
+        'from opdump.interpreter.imports import add_alias\nadd_alias("npu_bridge", "opdump.npu_bridge")\nimport npu_bridge',
+    )
+    assert _ran(alone) == "[]\n"
+
+
+def test_the_same_for_npu_device() -> None:
+    _ran("""
+import opdump.npu_device
+import npu_device as npu
+from npu_device.configs.npu_config import NpuConfig
+assert npu is opdump.npu_device
+assert isinstance(npu.global_options(), NpuConfig)
+assert npu.global_options() is opdump.npu_device.global_options()
+assert "tensorflow" not in sys.modules
+""")
+
+
+def test_a_module_that_there_is_not_is_not_found() -> None:
+    done = _run("import opdump.npu_bridge\nimport npu_bridge.estimator.nothing")
+    assert "No module named 'npu_bridge.estimator.nothing'" in done.stderr
+    assert "No module named 'npu_bridgework'" in _run("import opdump.npu_bridge\nimport npu_bridgework").stderr
+
+
+def _real(folder: Path, name: str) -> Path:
+    package = folder / "installed" / name
+    (package / "estimator").mkdir(parents=True)
+    (package / "__init__.py").write_text("ORIGINAL = True\n", encoding="utf-8")
+    (package / "estimator" / "__init__.py").write_text("ORIGINAL = True\n", encoding="utf-8")
+    return folder / "installed"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_real_package_stays_what_it_is_and_a_warning_says_so(tmp_path: Path, name: str, first: bool) -> None:
+    path = _real(tmp_path, name)
+    printed = _ran(
+        f"""
+{f"import {name}" if first else ""}
+import opdump.{name} as own
+assert own.install() is False
+import {name}
+import {name}.estimator
+assert {name}.ORIGINAL and {name}.estimator.ORIGINAL
+assert {name} is not own
+own.uninstall()
+assert sys.modules["{name}"].ORIGINAL
+""",
+        path=path,
+    )
+    assert f"there is a package {name} in this environment, and `import {name}` still imports it" in printed
+
+
+def test_a_real_package_that_comes_later_is_not_hidden_either(tmp_path: Path, name: str) -> None:
+    path = _real(tmp_path, name)
+    _ran(f"""
+import opdump.{name}
+sys.path.insert(0, {str(path)!r})
+import {name}
+import {name}.estimator
+assert {name}.ORIGINAL and {name}.estimator.ORIGINAL
+""")
+
+
+def test_uninstall_ends_it_and_install_begins_it_again(name: str) -> None:
+    printed = _ran(f"""
+import opdump.{name} as own
+import {name}
+own.uninstall()
+try:
+    import {name}
+except ModuleNotFoundError as error:
+    print(error)
+assert own.install() is True
+assert own.install() is True
+import {name}
+assert {name} is own
+""")
+    assert printed == f"No module named '{name}'\n"
+
+
+def test_lists_and_optimizers_are_given_back() -> None:
+    hooks: list[object] = [1]
+    assert npu_init.npu_hooks_append(hooks) is hooks
+    assert npu_init.npu_callbacks_append(hooks) is hooks
+    assert hooks == [1]
+    assert npu_init.npu_callbacks_append() == npu_init.npu_callbacks_append((1, 2)) == []
+    optimizer = object()
+    assert npu_init.npu_tf_optimizer(optimizer) is optimizer
+    assert npu_init.npu_keras_optimizer(optimizer) is optimizer
+    assert npu_init.npu_distributed_optimizer_wrapper(optimizer) is optimizer
+
+
+def test_ranks_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK_ID", raising=False)
+    monkeypatch.delenv("RANK_SIZE", raising=False)
+    assert (npu_init.get_rank_id(), npu_init.get_rank_size(), npu_init.get_local_rank_id()) == (0, 1, 0)
+    monkeypatch.setenv("RANK_ID", "3")
+    monkeypatch.setenv("RANK_SIZE", "8")
+    assert (npu_init.get_npu_rank_id(), npu_init.get_npu_rank_size()) == (3, 8)
+    monkeypatch.setenv("RANK_ID", "three")
+    with pytest.raises(ValueError, match="RANK_ID is 'three', expected a number"):
+        npu_init.get_rank_id()
+
+
+def test_a_shutdown_operation_of_the_program_is_run_and_none_is_not() -> None:
+    class Session:
+        def __init__(self) -> None:
+            self.done: list[object] = []
+
+        def run(self, operation: object) -> None:
+            self.done.append(operation)
+
+        def close(self) -> None:
+            self.done.append("closed")
+
+    session = Session()
+    npu_init.shutdown_resource(session, None)
+    npu_init.shutdown_resource(session, "end")
+    npu_init.close_session(session)
+    assert session.done == ["end", "closed"]
+
+
+def test_every_listed_name_is_there_and_a_missing_one_is_told() -> None:
+    lazy = {"NPUEstimator", "NPURunConfig", "NpuEmptyHook", "RewriterConfig"}
+    assert lazy == {name for name in npu_init.__all__ if name not in vars(npu_init)}
+    with pytest.raises(AttributeError, match=r"npu_init' has no attribute 'NPUOptimizer'; docs/tensorflow-config"):
+        npu_init.NPUOptimizer  # noqa: B018  # tests the access

@@ -1,19 +1,32 @@
-"""Every node test of the `onnx` package that ONNX Runtime runs returns the same bits under full recording, and has a
-complete manifest.
-"""
+"""Node tests and runs: the same bits under full recording, and live checks that report the same."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import ModelProto, helper, numpy_helper
 
+import opdump
+import opdump.onnx
+from opdump.adapters.onnxruntime.model_file import load_model
+from opdump.adapters.onnxruntime.model_graph import nodes_of, operators_of_program
+from opdump.adapters.onnxruntime.recorded_model import RunOnce
 from opdump.adapters.onnxruntime.tensors_of_run import same_bits
+from opdump.checks import Thresholds
+from opdump.checks.nonfinite_lineage import Checked
+from opdump.configs.shared.watchpoints import watchpoints_of
+from opdump.plan import DumpPlan
+from opdump.reports.findings import check_dump
 from tests.onnx.node_cases import feeds_of, node_cases
-from tests.onnx.recording import Recording, plain_run
+from tests.onnx.recording import FLOAT, Recording, model_of, numbers, plain_run
 
 _LEAST = 1450
 _PARTS = 6
@@ -115,3 +128,142 @@ def test_every_node_test_gives_the_same_bits_under_full_recording_and_a_complete
     assert problems == {}
     assert ran >= _LEAST // _PARTS - 30  # those that ONNX Runtime refuses are not spread evenly
     assert ran + refused.total() == len(cases)
+
+
+def operators(model: ModelProto) -> dict[str, str]:
+    return operators_of_program(model, nodes_of(model))
+
+
+def graph(nodes: list[Any], functions: tuple[Any, ...] = ()) -> ModelProto:
+    model = model_of(nodes, {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])})
+    model.functions.extend(functions)
+    return model
+
+
+def function(name: str, op_type: str, domain: str) -> Any:
+    body = [helper.make_node(op_type, ["a"], ["b"], domain=domain)]
+    return helper.make_function("own", name, ["a"], ["b"], body, [helper.make_opsetid("", 21)])
+
+
+@pytest.mark.parametrize(
+    ("domain", "op_type", "found"),
+    [
+        ("", "Tanh", {}),
+        ("ai.onnx", "Tanh", {}),
+        ("ai.onnx.ml", "Scaler", {}),
+        ("com.microsoft", "Gelu", {}),
+        ("com.microsoft", "PythonOp", {"it": "com.microsoft::PythonOp"}),
+        ("ai.onnx.contrib", "Ask", {"it": "ai.onnx.contrib::Ask"}),
+        ("org.pytorch.aten", "ATen", {"it": "org.pytorch.aten::ATen"}),
+        ("mine", "Count", {"it": "mine::Count"}),
+    ],
+)
+def test_an_operator_of_an_unknown_domain_or_that_calls_python_is_the_programs(
+    domain: str, op_type: str, found: dict[str, str]
+) -> None:
+    assert operators(graph([helper.make_node(op_type, ["x"], ["y"], name="it", domain=domain)])) == found
+
+
+def test_a_function_is_the_programs_where_something_in_it_is() -> None:
+    for inner, found in (("", {}), ("mine", {"it": "mine::Tanh"})):
+        # The outer function calls the inner one, and is listed first.
+        functions = (function("Outer", "Inner", "own"), function("Inner", "Tanh", inner))
+        model = graph([helper.make_node("Outer", ["x"], ["y"], name="it", domain="own")], functions)
+        assert operators(model) == found
+
+
+def test_a_control_operator_is_the_programs_where_a_body_has_one_of_it() -> None:
+    branches: dict[str, Any] = {
+        name: helper.make_graph(
+            [helper.make_node("Count", ["x"], [name], domain=domain)],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, FLOAT, None)],
+        )
+        for name, domain in (("then_branch", ""), ("else_branch", "mine"))
+    }
+    node = helper.make_node("If", ["c"], ["y"], name="it", **branches)
+    assert operators(graph([node])) == {"it": "mine::Count"}
+
+
+def test_the_rest_of_a_model_computes_the_same_from_what_they_gave() -> None:
+    model = load_model(
+        model_of(
+            [
+                helper.make_node("Mul", ["x", "w"], ["a"], name="mul"),
+                helper.make_node("Exp", ["a"], ["b"], name="exp"),
+                helper.make_node("Add", ["b", "w"], ["y"], name="add"),
+            ],
+            {"x": (FLOAT, [4])},
+            {"y": (FLOAT, [4])},
+            {"w": numbers(4, seed=1)},
+        )
+    )
+    nodes = nodes_of(model.proto)
+    once = RunOnce({"exp": "mine::Exp"}, (nodes[1],))
+    plain = onnxruntime.InferenceSession(model.with_outputs(["b"]), providers=["CPUExecutionProvider"])
+    feeds = {"x": numbers(4)}
+    assert once.refusal(model, plain) == ""
+    answer, given, tensors = once.run(plain, ["y"], feeds, None)
+    rest = onnxruntime.InferenceSession(
+        once.rest_of(model, nodes, ["a", "y"], plain), providers=["CPUExecutionProvider"]
+    )
+    assert [value.name for value in rest.get_inputs()] == ["x", "b"]
+    a, y = rest.run(["a", "y"], {**feeds, **given})
+    assert np.allclose(np.exp(a), given["b"], rtol=1e-6)
+    assert np.array_equal(y, answer[0])
+    assert list(tensors) == ["b"]
+
+
+WATCH = (
+    "weight_too_large abs_mean_gt=0.1",
+    "weight_not_changed",
+    "activation_range range_start_inclusive=-0.5 range_end_inclusive=0.5 range_percentage_gt=1",
+    "tensor_too_small abs_mean_lt=0.9",
+)
+
+
+def model() -> onnx.ModelProto:
+    """A clip that hides infinities of a division."""
+    generator = np.random.default_rng(0)
+    constants = {"w": generator.normal(size=(4, 4)), "zero": np.zeros(4), "low": np.array(-5.0), "high": np.array(5.0)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+        helper.make_node("Tanh", ["h"], ["t"], "tanh"),
+        helper.make_node("Exp", ["t"], ["e"], "exp"),
+        helper.make_node("Div", ["e", "zero"], ["d"], "quotient"),
+        helper.make_node("Clip", ["d", "low", "high"], ["y"], "clip"),
+    ]
+    real = onnx.TensorProto.FLOAT
+    x, y = (helper.make_tensor_value_info(name, real, [2, 4]) for name in "xy")
+    kept = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "Net", [x], [y], kept)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def told(checked: Checked) -> list[dict[str, Any]]:
+    return [{**asdict(hit), "timestamp": 0} for hit in checked.hits]
+
+
+@pytest.mark.parametrize("options", [{"saved_data": "statistic"}, {"saved_data": "full", "sample_num": 3}])
+def test_they_say_what_is_said_of_a_dump_of_tensors(options: dict[str, Any], tmp_path: Path) -> None:
+    reports = []
+    for plan in (
+        DumpPlan(path=tmp_path / "live", checks=WATCH, **options),
+        DumpPlan(path=tmp_path / "full", saved_data="full"),
+    ):
+        with opdump.onnx.session(model(), plan) as session:
+            for step in range(2):
+                session.run(None, {"x": np.full((2, 4), step + 0.1, np.float32)})
+        reports.append(session.report)
+    assert reports[0] is not None
+    live = reports[0].checked
+    assert live is not None
+    dumped = check_dump(opdump.open(tmp_path / "full"), Thresholds(), watchpoints=watchpoints_of(WATCH))
+    assert told(live) == told(dumped)
+    assert {hit.condition for hit in live.hits} == {each.split()[0] for each in WATCH}
+    assert live.histories == dumped.histories
+    assert [place.op_type for history in live.histories for place in history.killed] == ["Clip", "Clip"]
+    if "sample_num" in options:  # only what was requested is dumped
+        sizes = {record.numpy().size for record in opdump.open(tmp_path / "live") if record.shape}
+        assert sizes == {3}

@@ -1,10 +1,18 @@
-"""No file of the package imports, directly or through others, a file that imports it."""
+"""The imports of each file, imports that last, and that no module keeps garbage."""
 
 from __future__ import annotations
 
 import ast
+import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from opdump.interpreter.critical_sections import collected_rarely
+from opdump.interpreter.late_imports import imported_for_good
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -66,3 +74,45 @@ def test_no_file_imports_one_that_imports_it() -> None:
     graph = {name: set(imports(path, names)) - {name} for name, path in names.items()}
     # The root offers the public names, and nothing imports from it (checked by import-linter).
     assert circles({name: others - {"opdump"} for name, others in graph.items() if name != "opdump"}) == []
+
+
+_PROGRAM = """
+import gc
+from opdump.interpreter.late_imports import imported_for_good
+with imported_for_good("opdump.conversion"):
+    during = gc.isenabled()
+    import opdump.conversion
+print(during, gc.isenabled(), gc.get_freeze_count() > 0)
+gc.unfreeze()
+gc.disable()
+with imported_for_good("opdump.reports"):
+    import opdump.reports
+print(gc.isenabled())
+"""
+
+
+def test_imports_are_not_searched_and_what_follows_is() -> None:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "True", "False"]
+
+
+def test_a_module_that_was_imported_before_changes_nothing() -> None:
+    frozen = gc.get_freeze_count()
+    with imported_for_good("opdump.interpreter.late_imports"):
+        assert gc.isenabled()
+    assert gc.get_freeze_count() == frozen
+
+
+def test_garbage_is_looked_for_less_often_in_the_block_alone() -> None:
+    before = gc.get_threshold()
+    with collected_rarely():
+        assert gc.get_threshold()[0] > 10 * before[0]
+        assert gc.isenabled()
+    assert gc.get_threshold() == before
+
+
+def test_a_block_that_fails_leaves_it_as_before() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(ZeroDivisionError), collected_rarely():
+        _ = 1 / 0
+    assert gc.get_threshold() == before

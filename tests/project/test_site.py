@@ -1,4 +1,4 @@
-"""The sources of the documentation site. `make docs` builds it; these checks work without mkdocs."""
+"""The site of the docs, and the fragments of the changelog."""
 
 from __future__ import annotations
 
@@ -38,3 +38,21 @@ def test_the_reference_has_every_public_name() -> None:
     }  # packages have a page of their own, or their names are listed one by one
     public = {f"opdump.{name}" for name in opdump.__all__ if name not in elsewhere}
     assert public - set(SHOWN) == {"opdump.OpdumpError"}, "listed through opdump.errors"
+
+
+CHANGES = Path(__file__).resolve().parents[2] / "changes"
+FRAGMENTS = sorted(file for file in CHANGES.iterdir() if file.name not in ("README.md", "template.jinja"))
+
+
+def test_every_fragment_says_what_kind_of_change_it_is() -> None:
+    settings = (CHANGES.parent / "pyproject.toml").read_text(encoding="utf-8")
+    kinds = re.findall(r'\{ directory = "(\w+)", name = "\w+", showcontent = true \}', settings)
+    assert kinds == ["added", "changed", "fixed"]
+    name = re.compile(rf"[a-z0-9][\w.-]*\.(?:{'|'.join(kinds)})\.md")
+    assert [file.name for file in FRAGMENTS if not name.fullmatch(file.name)] == []
+
+
+def test_every_fragment_is_one_paragraph_without_bullets_and_links() -> None:
+    # It becomes one entry of a list, which adds its own bullets, in a file in another directory.
+    whole = re.compile(r"(?!\s*\Z)(?:(?!\s*(?:[-*] |#))(?!.*\]\()\S.*\n)+")
+    assert [file.name for file in FRAGMENTS if not whole.fullmatch(file.read_text(encoding="utf-8"))] == []

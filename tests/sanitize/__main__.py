@@ -32,11 +32,8 @@ _TESTS: Final = (
             "digests",
             "pair",
             "reorder",
-            "metrics",
             "table",
-            "table_text",
-            "seen",
-            "summary_differences",
+            "batch_summarizer",
             "odd_arrays",
         )
     ),
