@@ -1,9 +1,12 @@
-"""What a capture of sessions writes for constructs of graphs other than control flow, compared with numpy and with plain runs."""
+"""What a capture of sessions writes for constructs of graphs, compared with numpy and with plain runs."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -325,3 +328,329 @@ def test_operators_of_a_second_device_are_recorded() -> None:
     assert devices["here"] == devices["total"] == "", devices
     close(found, "there", np.maximum(X @ np.ones((8, 8)), 0))
     close(found, "here", np.maximum(X @ np.ones((8, 8)), 0), io="input")
+
+
+def test_the_branch_that_is_taken_is_recorded_and_the_other_listed() -> None:
+    def build():
+        x, feed = x_fed()
+        y = v1.cond(
+            tf.reduce_sum(x) > 1e6,
+            lambda: tf.exp(x, name="untaken_exp"),
+            lambda: tf.sin(tf.multiply(x, 3.0, name="taken_mul"), name="taken_sin"),
+        )
+        return tf.reduce_sum(y, name="total"), feed
+
+    found, _ = both(build)
+    close(found, "cond/taken_sin", np.sin(X * 3))
+    close(found, "cond/taken_mul", X, io="input", slot=0)
+    assert found.skips()["cond/untaken_exp"] == "not executed", found.skips()
+
+
+def test_nested_branches_and_their_gradients_are_recorded() -> None:
+    def build():
+        x, feed = x_fed()
+        w = v1.get_variable("w", initializer=np.ones(8, np.float32) * 0.5)
+        p = x * w
+
+        def inner() -> Any:
+            return v1.cond(tf.reduce_sum(p) < 1e6, lambda: tf.tanh(p, name="inner_tanh"), lambda: p / 3.0)
+
+        y = v1.cond(tf.reduce_sum(p) > -1e6, inner, lambda: tf.exp(p, name="outer_exp"))
+        loss = tf.reduce_sum(y)
+        return [v1.train.GradientDescentOptimizer(0.1).minimize(loss), loss], feed
+
+    found, answers = both(build)
+    close(found, "cond/cond/inner_tanh", np.tanh(X * 0.5))
+    assert found.skips()["cond/outer_exp"] == "not executed"
+    gradient = (1 - np.tanh(X * 0.5) ** 2) * X
+    update = found.ops("GradientDescent/update_w/ResourceApplyGradientDescent", 0)
+    assert len(update) == 1, update
+    close(found, update[0].op_name, gradient.sum(0), io="input", slot=2)
+    assert answers[0][1] != answers[1][1]
+
+
+def test_each_iteration_of_a_loop_is_recorded() -> None:
+    def build():
+        x, feed = x_fed()
+        return v1.while_loop(lambda i, a: i < 4, lambda i, a: (i + 1, tf.sin(a, name="body_sin")), [0, x])[1], feed
+
+    found, _ = both(build)
+    value, expected = X, []
+    for _ in range(4):
+        value = np.sin(value)
+        expected.append(value)
+    seen = found.values("while/body_sin")
+    assert len(seen) == 4, seen
+    assert all(np.allclose(a, b, 1e-5) for a, b in zip(seen, expected, strict=False)), seen
+    read = found.values("while/body_sin", io="input")
+    assert len(read) == 4, read
+    assert all(np.allclose(a, b, 1e-5) for a, b in zip(read, [X, *expected], strict=False)), read
+    occurrences = [op.occurrence for op in found.ops("while/body_sin", 0)]
+    assert occurrences == [0, 1, 2, 3], occurrences
+
+
+def test_each_iteration_of_nested_loops_is_recorded() -> None:
+    def build():
+        x, feed = x_fed()
+
+        def inner(a):
+            return v1.while_loop(lambda j, b: j < 2, lambda j, b: (j + 1, tf.add(b, 1.0, name="inner")), [0, a])[1]
+
+        return v1.while_loop(
+            lambda i, a: i < 3, lambda i, a: (i + 1, tf.multiply(inner(a), 2.0, name="outer")), [0, x]
+        )[1], feed
+
+    found, _ = both(build)
+    value, inner, outer = X, [], []
+    for _ in range(3):
+        for _ in range(2):
+            value = value + 1
+            inner.append(value)
+        value = value * 2
+        outer.append(value)
+    seen = found.values("while/while/inner")
+    assert len(seen) == 6, len(seen)
+    assert all(np.allclose(a, b, 1e-5) for a, b in zip(seen, inner, strict=False)), len(seen)
+    seen = found.values("while/outer")
+    assert len(seen) == 3, len(seen)
+    assert all(np.allclose(a, b, 1e-5) for a, b in zip(seen, outer, strict=False)), len(seen)
+
+
+def test_branches_within_a_loop_are_recorded_as_they_were_taken() -> None:
+    def build():
+        x, feed = x_fed()
+        w = v1.get_variable("w", initializer=np.ones(8, np.float32) * 0.5)
+
+        def body(i, a):
+            return i + 1, v1.cond(
+                tf.equal(i % 2, 0), lambda: tf.sin(a, name="even"), lambda: tf.multiply(a, w, name="odd")
+            )
+
+        loss = tf.reduce_sum(v1.while_loop(lambda i, a: i < 4, body, [0, x])[1], name="loss")
+        return [v1.train.AdamOptimizer(0.1).minimize(loss), loss], feed
+
+    found, _ = both(build)
+    even, odd = found.values("while/cond/even"), found.values("while/cond/odd")
+    first = np.sin(X)
+    second = first * 0.5
+    third = np.sin(second)
+    assert len(even) == 2, even
+    assert np.allclose(even[0], first, 1e-5), even
+    assert np.allclose(even[1], third, 1e-5), even
+    assert len(odd) == 2, odd
+    assert np.allclose(odd[0], second, 1e-5), odd
+    assert np.allclose(odd[1], third * 0.5, 1e-5), odd
+
+
+def test_a_loop_within_a_branch_is_recorded() -> None:
+    def build():
+        x, feed = x_fed()
+
+        def loop():
+            return v1.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, tf.cos(a, name="step")), [0, x])[1]
+
+        return v1.cond(tf.reduce_sum(x) > -1e6, loop, lambda: tf.exp(x, name="other")), feed
+
+    found, _ = both(build)
+    seen = found.values("cond/while/step")
+    assert len(seen) == 3, seen
+    assert np.allclose(seen[2], np.cos(np.cos(np.cos(X))), 1e-5), seen
+    assert found.skips()["cond/other"] == "not executed"
+
+
+def test_a_loop_that_fills_a_tensor_array_is_recorded() -> None:
+    def build():
+        x, feed = x_fed()
+        array = tf.TensorArray(tf.float32, 3)
+        loop = v1.while_loop(
+            lambda i, a: i < 3, lambda i, a: (i + 1, a.write(i, x * tf.cast(i, tf.float32))), [0, array]
+        )
+        return tf.reduce_sum(loop[1].stack(name="stacked"), name="total"), feed
+
+    found, _ = both(build)
+    seen = found.values("while/mul")
+    assert len(seen) == 3, len(seen)
+    assert all(np.allclose(a, X * i) for i, a in enumerate(seen)), len(seen)
+    close(found, "total", (X * 3).sum(), tolerance=1e-4)
+
+
+def numbers():
+    for number in range(20):
+        yield np.float32(number)
+
+
+def data():
+    return (
+        tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.float32))
+        .map(tf.sin, num_parallel_calls=2)
+        .flat_map(lambda x: tf.data.Dataset.from_tensors(x).map(tf.exp))
+        .batch(2)
+    )
+
+
+def initialisable():
+    iterator = v1.data.make_initializable_iterator(data())
+
+    def start(session):
+        session.run(iterator.initializer)
+        return {}
+
+    return iterator, start
+
+
+def one_for_several():
+    iterator = v1.data.Iterator.from_structure(tf.float32, [None])
+    initializer = iterator.make_initializer(data())
+
+    def start(session):
+        session.run(initializer)
+        return {}
+
+    return iterator, start
+
+
+def by_name():
+    own = v1.data.make_initializable_iterator(data())
+    handle = v1.placeholder(tf.string, [], name="which")
+
+    def start(session):
+        session.run(own.initializer)
+        return {handle: session.run(own.string_handle())}
+
+    return v1.data.Iterator.from_string_handle(handle, tf.float32, [None]), start
+
+
+def listed(found, why="not observed"):
+    return {name for name, reason in found.skips().items() if reason == why}
+
+
+def test_functions_behind_iterators_are_listed() -> None:
+    for way in (initialisable, one_for_several, by_name):
+        v1.reset_default_graph()
+        iterator, start = way()
+        doubled = iterator.get_next() * 2.0
+
+        def program(start=start, doubled=doubled):
+            with v1.Session() as session:
+                fed = start(session)
+                return [session.run(doubled, fed) for _ in range(3)]
+
+        plain = program()
+        with recorded() as found:
+            answers = program()
+        assert same(plain, answers), (plain, answers)
+        names = listed(found)
+        types = {name.rpartition("/")[2].partition("_")[0] for name in names}
+        assert {"Sin", "Exp"} <= types, (way.__name__, names)
+        assert not [name for name in names if "PyFunc" in name or "Dataset" in name.rpartition("/")[2]], names
+
+
+def test_functions_of_a_data_set_that_is_read_once_are_listed() -> None:
+    read = v1.data.make_one_shot_iterator(tf.data.Dataset.range(4).map(lambda x: x * 3)).get_next()
+    with recorded() as found, v1.Session() as session:
+        assert [session.run(read + 1) for _ in range(2)] == [1, 4]
+    assert any(name.endswith("/mul") for name in listed(found)), found.skips()
+
+
+def test_functions_of_a_data_set_that_is_reduced_are_listed() -> None:
+    total = tf.data.Dataset.range(4).map(lambda x: x * 3).reduce(np.int64(0), lambda state, each: state - each)
+    with recorded() as found, v1.Session() as session:
+        assert session.run(total) == -18
+    types = {name.rpartition("/")[2] for name in listed(found)}
+    assert {"mul", "sub"} <= types, found.skips()
+
+
+def test_a_step_without_data_sets_lists_none() -> None:
+    _, start = initialisable()
+    y = tf.constant([1.0, 2.0]) * 3.0
+    with recorded() as found, v1.Session() as session:
+        start(session)
+        session.run(y)
+    assert not listed(found), found.skips()
+
+
+START = np.array([1.0, 2.0, 3.0], np.float32)
+ALIASES = {
+    "identity": tf.identity,
+    "two identities": lambda v: tf.identity(tf.identity(v)),
+    "stop_gradient": tf.stop_gradient,
+    "reshape": lambda v: tf.reshape(v, [3, 1]),
+    "expand_dims": lambda v: tf.expand_dims(v, 0),
+    "squeeze": tf.squeeze,
+    "slice": lambda v: v[:2],
+    "split": lambda v: tf.split(v, 1)[0],
+    "identity_n": lambda v: tf.identity_n([v])[0],
+    "concat": lambda v: tf.concat([v], 0),
+    "bitcast": lambda v: tf.bitcast(v, tf.int32),
+    "pad": lambda v: tf.pad(v, [[0, 0]]),
+    "reverse": lambda v: tf.reverse(v, []),
+    "sum over nothing": lambda v: tf.reduce_sum(v, []),
+    "guarantee_const": tf.guarantee_const,
+    "check_numerics": lambda v: tf.debugging.check_numerics(v, "bad"),
+    "cond": lambda v: tf.identity(v1.cond(tf.constant([1.0])[0] > 0, lambda: tf.identity(v), lambda: v * 2)),
+    "loop": lambda v: v1.while_loop(lambda i, _: i < 2, lambda i, a: (i + 1, a), [0, v])[1],
+}
+WAYS: tuple[dict[str, Any], ...] = ({}, {"streams": True}, {"inputs": False})
+
+
+def _compare(program, *told, **way):
+    plain = program()
+    assert all(same(plain, program()) for _ in range(2)), (*told, "the program itself is not the same twice")
+    with recorded(**way) as found:
+        captured = program()
+    assert same(plain, captured), (*told, way, plain, captured)
+    return found
+
+
+def _updated(fetches):
+    """The answers of a session for `fetches(v, update)`, where `update` adds 10 to a reference variable v."""
+    with tf.Graph().as_default():
+        v = v1.get_variable("v", initializer=START, use_resource=False)
+        with v1.Session() as session:
+            asked = fetches(v, lambda: v.assign_add([10.0] * 3))
+            session.run(v1.global_variables_initializer())
+            return [session.run(asked) for _ in range(2)]
+
+
+def test_what_is_fetched_beside_an_update_is_the_same() -> None:
+    def fetches(alias, v, update):
+        early = alias(v)
+        with tf.control_dependencies([early]):
+            return early, update()
+
+    for name, alias in ALIASES.items():
+        for way in WAYS:
+            _compare(partial(_updated, partial(fetches, alias)), name, **way)
+
+
+def test_what_reads_shared_memory_after_an_update_sees_it() -> None:
+    def fetches(alias, v, update):
+        early = alias(v)
+        before = tf.multiply(tf.cast(early, tf.float32), 2.0, name="before")
+        with tf.control_dependencies([before]):
+            updated = update()
+        with tf.control_dependencies([updated]):
+            return before, tf.multiply(tf.cast(early, tf.float32), 3.0, name="after")
+
+    for name, alias in ALIASES.items():
+        for way in WAYS:
+            found = _compare(partial(_updated, partial(fetches, alias)), name, **way)
+            if name not in ("bitcast", "slice"):
+                assert np.array_equal(found.value("before").ravel(), START * 2), (name, way, found.value("before"))
+
+
+def test_training_that_fetches_its_weights_is_the_same() -> None:
+    def program(seen):
+        with tf.Graph().as_default():
+            x = v1.placeholder(tf.float32, [4, 3])
+            w = v1.get_variable("w", initializer=np.ones((3, 2), np.float32), use_resource=False)
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, w)))
+            asked = [v1.train.GradientDescentOptimizer(0.1).minimize(loss), loss, seen(w)]
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                feed = {x: np.random.default_rng(0).normal(size=(4, 3))}
+                return [session.run(asked, feed)[1:] for _ in range(4)]
+
+    for name in ("identity", "stop_gradient", "expand_dims", "split", "check_numerics"):
+        for way in WAYS:
+            _compare(partial(program, ALIASES[name]), name, **way)
