@@ -1,4 +1,5 @@
-"""The size of the code base: `make count`. With `--check`, which `make lint` runs, a room over its budget is an error.
+"""The size of the code base: `make count`. With `--check`, which `make lint` runs, a room over its budget and a function
+above complexity 15 are errors.
 
 Code lines are lines without docstrings, comments and blanks. The complexity of a function is 1, plus 1 for each branch,
 loop, handler, comprehension, condition of a comprehension, and further operand of `and` and `or` (McCabe's number as
@@ -135,6 +136,11 @@ def main() -> int:
             f"{room}: {count.code} code lines, budget {budget.get(room, 0)}; make it smaller, or raise tests/project/budget.json and say why"
             for room, count in by_room.items()
             if count.code > budget.get(room, 0)
+        ]
+        over += [
+            f"{where}: complexity {number}, limit {MOST_COMPLEX}; split it by what is rare or by what it decides"
+            for count in by_room.values()
+            for number, where in count.complex
         ]
         print(*over, sep="\n", end="\n" if over else "")
         return int(bool(over))

@@ -276,11 +276,10 @@ def _kills(op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known], bad:
     name = bare_name(op.op_type).lower()
     if name in _MADE_WITHOUT or name in _TAKES_A_PART or name in _TESTS:
         return False
-    if name in _USES_THE_SHAPE_OF_SLOT_1 and all(record.slot == 1 for record, _ in bad):
-        return False
     if name in _COMPARES and _is_test(op.arguments, inputs):
         return False
-    return not (name in _OVERWRITES_FIRST and all(record.slot == 0 for record, _ in bad))
+    unread = 1 if name in _USES_THE_SHAPE_OF_SLOT_1 else 0 if name in _OVERWRITES_FIRST else None
+    return any(record.slot != unread for record, _ in bad)
 
 
 def _is_test(arguments: Mapping[str, Any], inputs: Sequence[Known]) -> bool:
