@@ -340,7 +340,7 @@ _ALPHABET = re.compile(r"[A-Za-z0-9\-=\[\];\\,./!@#$%^&*()_+{}:?]*")
 def resolve_dump_path(
     text: str | None, where: str, environ: Mapping[str, str], base: Path, *, expand_home: bool = True
 ) -> Path:
-    """The directory that `dump_path` names; None if the key is missing.
+    """The directory that `dump_path` names.
 
     `$HOME`, `${HOME}` and `~` at its start are replaced by the home directory in `environ`. A relative path is below `base`.
     `1.2.3.4:rest` is `rest` below `base`, even if it starts with a slash, and need not exist; any other path must exist.
