@@ -158,7 +158,7 @@ def replay(
     execution = chosen(catalog, op, step, rank, occurrence)
     values = values_of(execution)
     if not execution.outputs:
-        raise CannotReplayError(f"{execution.op.op_name} has no output that a dump contains")
+        raise CannotReplayError(f"{execution.op.op_name} has no recorded output")
     replayer = required_replayer(execution.op)
     asked = replayer.run(execution.op, execution.inputs, values, dtype=dtype)
     reference = replayer.run(execution.op, execution.inputs, values)

@@ -351,7 +351,7 @@ def test_a_mark_in_which_nothing_ran_is_told(tmp_path: Path) -> None:
     opdump.set_dump(net, enabled=False)
     assert dump.report is not None
     assert dump.report.nothing is not None
-    assert dump.report.nothing.reason == "dump_mode is 2 and no operator ran in what set_dump marked"
+    assert dump.report.nothing.reason == "dump_mode is 2 and no operator ran in the targets that set_dump marked"
     assert any("no operator ran in" in warning for warning in dump.report.warnings)
 
 

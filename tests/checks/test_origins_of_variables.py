@@ -87,7 +87,7 @@ def test_the_update_that_overflowed_is_known_by_the_shape_of_the_variable() -> N
 
 def test_of_several_updates_that_fit_none_is_blamed() -> None:
     overflowed = [*read(0, 1.0), update("a", 0), update("b", 0)]
-    one_of = "one of 2 updates (in step 0), of what add/ReadVariableOp reads"
+    one_of = "one of 2 updates (in step 0) of the variable that add/ReadVariableOp reads"
     assert told(overflowed, read(1), read(2)) == ["", one_of, one_of]
 
 

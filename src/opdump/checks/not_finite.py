@@ -291,7 +291,7 @@ class Origins:
             if len(fitting) == 1:
                 return f"{fitting[0]}{when}"
             if fitting:
-                return f"one of {len(fitting)} updates{when}, of what {reader} reads"
+                return f"one of {len(fitting)} updates{when} of the variable that {reader} reads"
         return ""
 
     def _follows_mask(self, record: ObservedTensor) -> bool:

@@ -131,7 +131,7 @@ def _check(plan: ConversionPlan) -> None:
             "the mindspore layout writes npy files of all tensors: leave out --to, --input and --output"
         )
     if plan.shape is not None and not plan.format:
-        raise ConversionError("--shape is the shape in the target format: give --format, too")
+        raise ConversionError("--shape is the shape in the target format: also give --format")
 
 
 def _account(done: Conversion, result: FileResult) -> None:

@@ -171,9 +171,7 @@ class _Search:
         if os.path.lexists(path):
             try:
                 if os.path.islink(path):
-                    raise CorruptDumpError(
-                        "is a symbolic link, which is not followed; files keep their names of digits"
-                    )
+                    raise CorruptDumpError("is a symbolic link, which is not followed; files keep their numeric names")
                 mapping = read_mapping(Path(path))
             except OpdumpError as error:
                 self.fail(path, error)

@@ -250,7 +250,7 @@ def _no_marks(case: _Case) -> str:
         return ""
     if not case.around.marks:
         return "dump_mode is 2 and nothing is marked; call opdump.set_dump(net) in the program"
-    return "dump_mode is 2 and no operator ran in what set_dump marked"
+    return "dump_mode is 2 and no operator ran in the targets that set_dump marked"
 
 
 def _no_model(case: _Case) -> str:

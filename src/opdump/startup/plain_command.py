@@ -170,7 +170,7 @@ class _PlainCommand:
             import click
 
             raise click.UsageError(
-                "expected 1 or options of `opdump run`, without a program: which is the running program"
+                "expected 1, or options of `opdump run` without a program: the running program is recorded"
             )
         options = RunOptions(**found)
         facts = facts_of_script(_source_of_main())

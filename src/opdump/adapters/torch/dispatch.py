@@ -540,7 +540,7 @@ class CaptureMode(RecordingMode):
         if self.collectives.pending:
             self.collectives.file_arrived()  # before this operator can overwrite their results
         op, site, link = self.naming.identify(schema, args, kwargs)
-        assert op is not None, "only operators without a kernel go without a record"
+        assert op is not None, "only operators without a kernel have no record"
         running = Running(op, site, link)
         if self._plan.devices is not None:
             inputs = list(inputs)

@@ -174,6 +174,6 @@ class FailedOperators:
     ) -> None:
         with hidden_from_torch_modes():
             op, _, _ = self._naming.identify(schema, args, kwargs)
-            assert op is not None, "only operators without a kernel go without a record"
+            assert op is not None, "only operators without a kernel have no record"
             lives: list[LiveTensor] = [(slot, argument, tensor, "", "") for slot, argument, tensor in inputs]
             self._recorder.failed_op(op, error, lives, opened)
