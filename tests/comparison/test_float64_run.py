@@ -8,21 +8,12 @@ import numpy as np
 import pytest
 
 import opdump
-from opdump.comparison.execution import Execution, recorded
-from opdump.comparison.float64_run import Array, Float64Run, KeptValues
+from opdump.comparison.execution import Execution, recorded_input, recorded_output
+from opdump.comparison.float64_run import Float64Run, KeptValues
 from opdump.comparison.integrity import Integrity, check_integrity, were_left_alike
 from opdump.comparison.memory import Carried, StateTracker, read_step
-from opdump.comparison.nodes import Node
 
 pytestmark = pytest.mark.torch
-
-
-def _input(_: Execution, node: Node, slot: int) -> Array | None:
-    return recorded(node.inputs[slot])
-
-
-def _output(_: Execution, node: Node, slot: int) -> Array | None:
-    return recorded(node.outputs[slot])
 
 
 def test_rows_that_a_step_did_not_read_are_there_in_the_next(tmp_path: Path) -> None:
@@ -45,7 +36,7 @@ def test_rows_that_a_step_did_not_read_are_there_in_the_next(tmp_path: Path) -> 
         run = Execution(trace)
         (node,) = (node for node in trace.nodes if node.bare_type == "addmm")
         asked = KeptValues(frozenset(), following.wanted, {node.index})
-        assert simulation.step(run, carried, _input, _output, asked)
+        assert simulation.step(run, carried, recorded_input, recorded_output, asked)
         rows = run.inputs[node.index][1]
         assert rows.shape == (3, 4)
         assert not np.array_equal(rows, rows.astype(np.float32)), "divided in float64"

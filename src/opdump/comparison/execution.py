@@ -7,7 +7,7 @@ differences play a part, and any remaining disagreement is due to what the progr
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -32,6 +32,20 @@ def recorded(record: TensorRecord) -> Array | None:
     if not has_elements(record) and 0 not in record.shape:
         return None
     return widened(record.numpy())
+
+
+Given = Callable[[Node, int], Array | None]
+"""Returns the values of an input or an output, by slot, that a run cannot compute; None if they are unknown."""
+
+
+def recorded_input(node: Node, slot: int) -> Array | None:
+    """The recorded elements of an input, as from `recorded`."""
+    return recorded(node.inputs[slot])
+
+
+def recorded_output(node: Node, slot: int) -> Array | None:
+    """The recorded elements of an output, as from `recorded`."""
+    return recorded(node.outputs[slot])
 
 
 def recorded_inputs(node: Node) -> dict[int, Array]:
@@ -107,71 +121,70 @@ class Execution:
                 Named(record.dtype, values, None) if held is None else held if first is None else first.and_what(held)
             )
 
+    def is_as_recorded(self, node: Node, slot: int, value: Array) -> bool:
+        """Whether the value of an input equals the recorded one."""
+        if (node.index, slot) in self.leaf_reads:
+            return True
+        own = recorded_input(node, slot)
+        return own is not None and bool(np.array_equal(own, value, equal_nan=own.dtype.kind in "fc"))
+
     def write(self, node: Node, values: Mapping[int, Array]) -> None:
         """Stores the outputs of a node."""
         for slot, record in node.outputs.items():
-            if slot in values and values[slot].size == _size(record):
+            if slot in values and values[slot].size == math.prod(record.shape):
                 self.memory.write(node.index, slot, record, values[slot].reshape(record.shape))
 
-    def is_made(self, node: Node, slot: int) -> bool:
-        """Whether operators made all of an input."""
-        read = self.memory.read(node, slot)
-        return read.values is not None and read.unknown is None and bool(read.writers - {-1})
+    def nodes(
+        self, leaf: Given = recorded_input, kept: Collection[int] = (), only: Sequence[Node] | None = None
+    ) -> Iterator[tuple[Node, dict[int, Array]]]:
+        """Run the step: yield each node in execution order, or `only` these, with its known inputs by slot.
 
-    def look_up(self, node: Node, slot: int, leaf: Array | None) -> Array | None:
-        """The contents of an input. `leaf` has the values for elements that no operator made. None if neither is known."""
-        read = self.memory.read(node, slot)
-        if read.writers - {-1}:
-            self.writers[node.index, slot] = read.writers
-        is_made = bool(read.writers - {-1})
-        if read.values is not None and read.unknown is None and (is_made or leaf is None):
+        `leaf` returns the values of inputs that no operator made. The caller passes the outputs to `write` before it takes the next node. Values
+        that no later node reads are dropped, except those of the storages in `kept`.
+        """
+        ends = lifetimes(self.trace, kept)
+        for node in self.trace.nodes if only is None else only:
+            slots = [slot for slot, record in node.inputs.items() if not record.skip]
+            yield node, {slot: value for slot in slots if (value := self._look_up(node, slot, leaf)) is not None}
+            self.memory.release(ends, node.index)
+
+    def _look_up(self, node: Node, slot: int, leaf: Given) -> Array | None:
+        """The contents of an input; None if they are not known."""
+        place, read = (node.index, slot), self.memory.read(node, slot)
+        is_made, is_known = bool(read.writers - {-1}), read.values is not None and read.unknown is None
+        if is_made:
+            self.writers[place] = read.writers
+        given = None if is_made and is_known else leaf(node, slot)
+        if is_known and (is_made or given is None):
             return read.values
         if not is_made:
-            self.leaf_reads.add((node.index, slot))
-        if leaf is None:
+            self.leaf_reads.add(place)
+        if given is None:
             return None
-        if not is_made:
+        if read.values is None or read.unknown is None or not is_made:
             # The program may have refilled it since it was last read.
-            self.fill(node, slot, leaf)
-            return leaf
-        if read.unknown is not None:
-            self.unwritten[node.index, slot] = read.unknown
-        values = leaf if read.values is None or read.unknown is None else np.where(read.unknown, leaf, read.values)
+            self.fill(node, slot, given)
+            return given
+        self.unwritten[place] = read.unknown
+        values = np.where(read.unknown, given, read.values)
         self.fill(node, slot, values, read.unknown)
         return values
-
-
-def _size(record: TensorRecord) -> int:
-    return math.prod(record.shape)
 
 
 def run_reference(trace: Trace, matched: Mapping[int, int], lasting: Collection[int]) -> Execution:
     """Runs A: recorded values, and float64 for operators that only A has. Storages in `lasting` are kept to the end."""
     run = Execution(trace)
-    ends = lifetimes(trace, lasting)
-    for node in trace.nodes:
+    for node, values in run.nodes(kept=lasting):
         is_computed = node.index not in matched or node.moves
-        values: dict[int, Array] = {}
-        kept: dict[int, Array] = {}
-        for slot, record in node.inputs.items():
-            if record.skip:
-                continue
-            own = recorded(record)
-            value = run.look_up(node, slot, own)
-            if value is None:
-                continue
-            values[slot] = value
-            if is_computed or own is None or not np.array_equal(own, value, equal_nan=own.dtype.kind in "fc"):
-                kept[slot] = value
+        kept = {
+            slot: value for slot, value in values.items() if is_computed or not run.is_as_recorded(node, slot, value)
+        }
         if kept:
             run.inputs[node.index] = kept
         outputs = replay(node, values) if is_computed else None
-        if outputs is None:
-            run.write(node, recorded_values(node.outputs))
-        else:
+        if outputs is not None:
             run.outputs[node.index] = dict(outputs.outputs)
-            run.write(node, outputs.outputs)
-        run.memory.release(ends, node.index)
+        run.write(node, recorded_values(node.outputs) if outputs is None else outputs.outputs)
     return run
 
 
@@ -180,8 +193,7 @@ def input_of(run: Execution, node: Node, slot: int) -> Array | None:
     kept = run.inputs.get(node.index, {})
     if slot in kept:
         return kept[slot]
-    record = node.inputs.get(slot)
-    return None if record is None or record.skip else recorded(record)
+    return recorded_input(node, slot) if slot in node.inputs and not node.inputs[slot].skip else None
 
 
 # Values that depend on no input, such as masks, positions and filled tensors. One that the other program lacks is not a cause: the same choice can

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -17,15 +18,22 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import difference, epsilon_of, unshaped_difference
 from opdump.comparison.end_state import EndState, ends_of, forget_the_rest, outliving, outputs_read, same_ends
-from opdump.comparison.execution import Execution, StepInputs, draws, recorded, replay
+from opdump.comparison.execution import (
+    Execution,
+    Given,
+    StepInputs,
+    draws,
+    recorded,
+    recorded_input,
+    recorded_output,
+    replay,
+)
 from opdump.comparison.memory import Carried, Named, StateMapping, StateTracker
 from opdump.comparison.nodes import Node
-from opdump.comparison.trace import Trace, lasting, lifetimes
+from opdump.comparison.trace import Trace, lasting
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
-Given = Callable[[Execution, Node, int], Array | None]
-"""Returns the value of an input or an output that an execution cannot determine itself."""
 
 Noise = Literal["begin", "outputs", "all"]
 """Where last bits are changed: in the initial values of a program, in outputs of operators that do not run in float64, or in both and all other outputs,
@@ -124,42 +132,35 @@ class Float64Run:
         Afterwards the execution has what `asked` names, and what `ends_of` needs.
         """
         read = outputs_read(run.trace)
-        ends = lifetimes(run.trace, asked.storages | asked.wanted)
-        for node in run.trace.nodes:
-            values = run.inputs[node.index] = {}
-            for slot, record in node.inputs.items():
-                if record.skip:
-                    continue
-                value = self._input(run, node, slot, carried, leaf)
-                if value is None:
-                    return False
-                values[slot] = value
+        for node, values in run.nodes(partial(self._begin, carried, leaf), asked.storages | asked.wanted):
+            if len(values) < sum(not record.skip for record in node.inputs.values()):
+                return False
+            run.inputs[node.index] = values
+            for slot, value in values.items():
                 if asked.leaves is not None and (node.index, slot) in run.leaf_reads:
                     asked.leaves.add(node, slot, value)
             outputs = self._run_again(node, values)
             is_asked = node.index in asked.nodes or (outputs is None and asked.leaves is not None)
             if outputs is None:
-                outputs = self._given(run, node, output)
+                outputs = self._given(node, output)
             run.outputs[node.index] = outputs
             run.write(node, outputs)
             if not is_asked:
                 forget_the_rest(run, node, read)
-            run.memory.release(ends, node.index)
         for storage, before in carried.storages.items():
             if before in self._held:
                 run.memory.complete(storage, self._held[before])
         self._held = {storage: held for storage in asked.wanted if (held := run.memory.storage(storage)) is not None}
         return True
 
-    def _input(self, run: Execution, node: Node, slot: int, carried: Carried, leaf: Given) -> Array | None:
-        if run.is_made(node, slot):
-            return run.look_up(node, slot, None)
+    def _begin(self, carried: Carried, leaf: Given, node: Node, slot: int) -> Array | None:
+        """The value of an input that no operator of the step made: what the step before left, or else the result of `leaf`."""
         before = self._held.get(carried.inputs.get((node.index, slot), -1))
         value = None if before is None else before.seen_as(node.inputs[slot])
         if value is None:
-            value = leaf(run, node, slot)
+            value = leaf(node, slot)
             value = value if value is None or self.shaker is None else self.shaker.leaf(value, node.inputs[slot])
-        return run.look_up(node, slot, value)
+        return value
 
     def _run_again(self, node: Node, values: dict[int, Array]) -> dict[int, Array] | None:
         done = replay(node, values)
@@ -177,8 +178,8 @@ class Float64Run:
             for slot, value in done.outputs.items()
         }
 
-    def _given(self, run: Execution, node: Node, output: Given) -> dict[int, Array]:
-        given = {slot: value for slot in node.outputs if (value := output(run, node, slot)) is not None}
+    def _given(self, node: Node, output: Given) -> dict[int, Array]:
+        given = {slot: value for slot in node.outputs if (value := output(node, slot)) is not None}
         if self.shaker is None:
             return given
         if draws(node) and (node.bare_type in _DRAWS_ALONE or node.bare_type.startswith("rand")):
@@ -263,9 +264,9 @@ class _Both:
         first, second = Execution(a), Execution(b)
         leaves = StepInputs(first, step.alignment)
         asked = KeptValues(lasting_in[0], step.wanted[0], step.drawn(), leaves)
-        if not self.a.step(first, step.carried[0], _own_input, _own_output, asked):
+        if not self.a.step(first, step.carried[0], recorded_input, recorded_output, asked):
             return None
-        values = _FromA(first, leaves, step.alignment)
+        values = _FromA(first, second, leaves, step.alignment)
         if not self.b.step(
             second, step.carried[1], values.leaf, values.output, KeptValues(lasting_in[1], step.wanted[1])
         ):
@@ -304,7 +305,9 @@ class _Own:
             plain: Mapping[tuple[int, int], Array] = {}
             for simulation in self._runs:
                 run = Execution(step.traces[self.side])
-                if self._failed or not simulation.step(run, step.carried[self.side], _own_input, _own_output, asked):
+                if self._failed or not simulation.step(
+                    run, step.carried[self.side], recorded_input, recorded_output, asked
+                ):
                     self._failed = True
                     break
                 values = dict(_values(run, asked.nodes))
@@ -419,10 +422,11 @@ class _FromA:
     """Initial values for B: A's, if they are as close as rounding."""
 
     first: Execution
+    second: Execution
     leaves: StepInputs
     alignment: Alignment
 
-    def leaf(self, _: Execution, node: Node, slot: int) -> Array | None:
+    def leaf(self, node: Node, slot: int) -> Array | None:
         """The value of an input of B that no operator made."""
         record = node.inputs[slot]
         own = recorded(record)
@@ -431,7 +435,7 @@ class _FromA:
                 return value
         return own
 
-    def output(self, run: Execution, node: Node, slot: int) -> Array | None:
+    def output(self, node: Node, slot: int) -> Array | None:
         """An output of an operator of B that cannot be run again: A's output if the inputs are the same."""
         partner = self.alignment.a_of.get(node.index)
         own = recorded(node.outputs[slot])
@@ -440,18 +444,10 @@ class _FromA:
         inputs = self.first.inputs[partner]
         same = all(
             place in inputs and unshaped_difference(inputs[place], value).relative <= _SAME
-            for place, value in run.inputs[node.index].items()
+            for place, value in self.second.inputs[node.index].items()
         )
         value = self.first.outputs[partner].get(slot)
         return value if same and value is not None and (own is None or value.shape == own.shape) else own
-
-
-def _own_input(_: Execution, node: Node, slot: int) -> Array | None:
-    return recorded(node.inputs[slot])
-
-
-def _own_output(_: Execution, node: Node, slot: int) -> Array | None:
-    return recorded(node.outputs[slot])
 
 
 def _is_close(value: Array, own: Array, record: TensorRecord) -> bool:

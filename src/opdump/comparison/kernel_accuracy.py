@@ -31,6 +31,7 @@ from opdump.comparison.execution import (
     Execution,
     draws,
     recorded,
+    recorded_input,
     recorded_inputs,
     recorded_values,
     replay,
@@ -513,8 +514,23 @@ class _Graphs:
         found = _Run()
         unknown: set[int] = set()
         """Operators that could not be run again on the values of that run."""
-        for node in self.plain.nodes:
-            values, is_known = self._inputs(run, node, leaves, unknown)
+        lacking: set[Place] = set()
+        """Inputs that no operator made and that run lacks."""
+
+        def leaf(node: Node, slot: int) -> Array | None:
+            own = recorded_input(node, slot)
+            found = own if leaves is None or own is None else leaves.of(node.inputs[slot], own)
+            if found is None:
+                lacking.add((node.index, slot))
+            return own if found is None else found
+
+        def is_known_input(node: Node, slot: int) -> bool:
+            writers = run.writers.get((node.index, slot))
+            return (node.index, slot) not in lacking if writers is None else writers.isdisjoint(unknown)
+
+        for node, values in run.nodes(leaf):
+            slots = [slot for slot, record in node.inputs.items() if not record.skip]
+            is_known = all(slot in values and is_known_input(node, slot) for slot in slots)
             partner = self.matched.get(node.index)
             outputs: dict[int, Array] = {}
             if partner is not None:
@@ -547,23 +563,6 @@ class _Graphs:
             found.exact[place] = outputs[place[1]]
             if absolute is not None and place[1] in absolute.outputs:
                 found.summands[place] = absolute.outputs[place[1]]
-
-    def _inputs(
-        self, run: Execution, node: Node, leaves: _StepInputs | None, unknown: set[int]
-    ) -> tuple[dict[int, Array], bool]:
-        values: dict[int, Array] = {}
-        is_known = True
-        for slot, record in node.inputs.items():
-            if record.skip:
-                continue
-            own = recorded(record)
-            leaf = own if leaves is None or own is None else leaves.of(record, own)
-            value = run.look_up(node, slot, own if leaf is None else leaf)
-            writers = run.writers.get((node.index, slot), frozenset())
-            is_known = is_known and value is not None and not writers & unknown and (bool(writers) or leaf is not None)
-            if value is not None:
-                values[slot] = value
-        return values, is_known
 
     def _judged(
         self, graph: Place, place: Place, own: _Run, theirs: _Run

@@ -27,6 +27,7 @@ from opdump.comparison.execution import (
     draws,
     input_of,
     recorded,
+    recorded_input,
     recorded_inputs,
     recorded_values,
     replay,
@@ -52,7 +53,7 @@ from opdump.comparison.kernel_accuracy import erring_kernel, in_roundings, round
 from opdump.comparison.memory import StateMapping
 from opdump.comparison.nodes import Findings, Node, Suspect, are_of_two_modes, without
 from opdump.comparison.substitution import Attribution, attribute
-from opdump.comparison.trace import Trace, lasting, leaf_name, lifetimes
+from opdump.comparison.trace import Trace, lasting, leaf_name
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -122,14 +123,12 @@ class ReferenceReplay:
 
     def sweep(self) -> list[Suspect]:
         """Go through the operators of B. Return the suspects, the most likely first."""
-        ends = lifetimes(self.b, lasting(self.b, is_last=self._is_last))
-        for node in self.b.nodes:
-            index = self.alignment.a_of.get(node.index)
-            if index is None or node.moves:
-                self._alone(node, None if index is None else self.a.nodes[index])
+        for node, values in self.run.nodes(self._leaf, lasting(self.b, is_last=self._is_last)):
+            one = self._partner(node)
+            if one is None or node.moves:
+                self._alone(node, one, values)
             else:
-                self._matched(self.a.nodes[index], node)
-            self.run.memory.release(ends, node.index)
+                self._matched(one, node, values)
         self._finals()
         for trace, matched, is_b in ((self.a, self.alignment.b_of, False), (self.b, self.alignment.a_of, True)):
             for suspect in planted_casts(trace, matched, is_b=is_b):
@@ -194,27 +193,43 @@ class ReferenceReplay:
         """Drop the values, except those that the next step needs."""
         del self.reference, self.run, self.causes
 
-    def _alone(self, node: Node, one: Node | None) -> None:
+    def _partner(self, node: Node) -> Node | None:
+        """The counterpart in A of an operator of B."""
+        index = self.alignment.a_of.get(node.index)
+        return None if index is None else self.a.nodes[index]
+
+    def _leaf(self, node: Node, slot: int) -> Array | None:
+        """The value of an input of B that no operator of B made: that of A, or B's own value if A's is unknown."""
+        one, record = self._partner(node), node.inputs[slot]
+        if one is None or node.moves:
+            known = self._leaf_of_name(record)
+            if known is not None:
+                return known
+        own = recorded(record)
+        if one is not None and not node.moves and own is not None:
+            place, expected = (one.index, slot), input_of(self.reference, one, slot)
+            is_leaf = place in self.reference.leaf_reads or place in self.reference.unwritten
+            if is_leaf and expected is not None and own.shape == expected.shape:
+                return expected
+        is_made = node.makers.get(slot) is not None
+        found = None if is_made or self._state_mapping is None else self._state_mapping.of(node, slot)
+        return own if found is None else found
+
+    def _leaf_of_name(self, record: TensorRecord) -> Array | None:
+        """The value that a tensor with this name had in A when it was first read."""
+        known = self.reference.leaves.get(leaf_name(record)) if leaf_name(record) else None
+        return None if known is None else known.seen_as(record)
+
+    def _alone(self, node: Node, one: Node | None, values: dict[int, Array]) -> None:
         """Run an operator that only B has, or a matched one that only moves values; then `one` is its counterpart in A."""
-        values: dict[int, Array] = {}
-        for slot, record in node.inputs.items():
-            if record.skip:
-                continue
-            name = leaf_name(record)
-            known = self.reference.leaves.get(name) if name else None
-            own = recorded(record)
-            leaf = None if known is None else known.seen_as(record)
-            if leaf is None:
-                leaf = self._as_of_a(node, slot, own)
-            elif one is not None and (one.index, slot) in self.reference.leaf_reads and own is not None:
-                self._leaf(one, node, slot, leaf, own)
-            value = self.run.look_up(node, slot, leaf)
-            if value is not None:
-                values[slot] = value
         self.run.inputs[node.index] = values
         if one is None:
             self._memory_of_b(node)
         else:
+            for slot, record in node.inputs.items():
+                known, own = (None, None) if record.skip else (self._leaf_of_name(record), recorded(record))
+                if known is not None and own is not None and (one.index, slot) in self.reference.leaf_reads:
+                    self._compare_leaf(one, node, slot, known, own)
             self._memory(one, node)
         done = replay(node, values)
         if done is None:
@@ -226,18 +241,13 @@ class ReferenceReplay:
         self.run.outputs[node.index] = outputs
         self.run.write(node, outputs)
 
-    def _as_of_a(self, node: Node, slot: int, own: Array | None) -> Array | None:
-        """The value of an input of B that an earlier step left, as A left it; B's own value if A's is unknown."""
-        is_made = node.makers.get(slot) is not None
-        found = None if is_made or self._state_mapping is None else self._state_mapping.of(node, slot)
-        return own if found is None else found
-
     @cached_property
     def _state_mapping(self) -> StateMapping | None:
+        """The values with which B would begin the step if an earlier step of A had left them."""
         return self.float64_check.state_mapping()
 
-    def _matched(self, one: Node, other: Node) -> None:
-        given = self._given(one, other)
+    def _matched(self, one: Node, other: Node, values: Mapping[int, Array]) -> None:
+        given = self._given(one, other, values)
         self._memory(one, other)
         arguments = differing(one, other, *self.scalars)
         slots_differ = one.inputs.keys() != other.inputs.keys() and not are_of_two_modes(one, other)
@@ -253,50 +263,39 @@ class ReferenceReplay:
             self._alike.append((one, other))
         self.run.write(other, recorded_values(one.outputs))
 
-    def _given(self, one: Node, other: Node) -> _Given:
+    def _given(self, one: Node, other: Node, theirs: Mapping[int, Array]) -> _Given:
         """Compare the inputs of B's operator, computed from A's values, with the inputs of A's operator."""
         odd: dict[int, Difference] = {}
         ours: dict[int, Array] = {}
-        theirs: dict[int, Array] = {}
         for slot, record in other.inputs.items():
-            if record.skip:
+            expected = None if record.skip else input_of(self.reference, one, slot)
+            if expected is None:
                 continue
-            expected = input_of(self.reference, one, slot)
-            value = self._input(one, other, slot, expected)
-            if value is not None:
-                theirs[slot] = value
-            if expected is not None:
-                ours[slot] = expected
-            if value is None or expected is None:
+            ours[slot] = expected
+            self._compare_unmade(one, other, slot, expected)
+            if slot not in theirs:
                 continue
-            found = unshaped_difference(expected, value)
+            found = unshaped_difference(expected, theirs[slot])
             if self._counts(found, record, one.inputs.get(slot)):
                 odd[slot] = found
             elif not found:
                 self._other_name(one, other, slot)
         return _Given(ours, theirs, odd)
 
-    def _input(self, one: Node, other: Node, slot: int, expected: Array | None) -> Array | None:
-        """The value of an input of B on A's values. Inputs that no operator made are compared as recorded, and A's are used."""
-        record = other.inputs[slot]
-        own = recorded(record)
-        is_leaf = (one.index, slot) in self.reference.leaf_reads
-        if not is_leaf or expected is None or own is None or own.shape != expected.shape:
-            unwritten = self.reference.unwritten.get((one.index, slot))
-            if unwritten is None or expected is None or own is None or own.shape != expected.shape:
-                return self.run.look_up(other, slot, self._as_of_a(other, slot, own))
-            value = self.run.look_up(other, slot, expected)
-            there = self.run.unwritten.get((other.index, slot))
-            if value is not None and there is not None and np.array_equal(unwritten, there):
-                self._leaf(one, other, slot, expected, np.where(unwritten, own, expected))
-            return value
-        before = len(self.run.leaf_reads)
-        value = self.run.look_up(other, slot, expected)
-        if len(self.run.leaf_reads) > before:
-            self._leaf(one, other, slot, expected, own)
-        return value
+    def _compare_unmade(self, one: Node, other: Node, slot: int, expected: Array) -> None:
+        """Compare the recorded elements of an input, as far as no operator made them in either run."""
+        here, there = (one.index, slot), (other.index, slot)
+        unmade: Any = self.reference.unwritten.get(here)
+        if here in self.reference.leaf_reads and there in self.run.leaf_reads:
+            unmade = True
+        elif unmade is None or not np.array_equal(unmade, self.run.unwritten.get(there, ())):
+            return
+        own = recorded_input(other, slot)
+        if own is not None and own.shape == expected.shape:
+            self._compare_leaf(one, other, slot, expected, np.where(unmade, own, expected))
 
-    def _leaf(self, one: Node, other: Node, slot: int, expected: Array, own: Array) -> None:
+    def _compare_leaf(self, one: Node, other: Node, slot: int, expected: Array, own: Array) -> None:
+        """Report an input that no operator made and that differs between the runs."""
         record = other.inputs[slot]
         if other.bare_type == "_local_scalar_dense":
             return  # a number that the program reads, to print it or to compute with it in Python

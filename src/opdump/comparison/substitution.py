@@ -33,11 +33,11 @@ from opdump.comparison.end_state import (
     outputs_read,
     read_as_number,
 )
-from opdump.comparison.execution import Constants, Execution, StepInputs, draws, recorded, replay
+from opdump.comparison.execution import Constants, Execution, StepInputs, draws, recorded, recorded_values, replay
 from opdump.comparison.kernel_accuracy import in_roundings
 from opdump.comparison.memory import Memory, Named
 from opdump.comparison.nodes import Node, Suspect, reachable, storages_of, without
-from opdump.comparison.trace import Trace, has_elements, lifetimes
+from opdump.comparison.trace import Trace, has_elements
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -73,7 +73,7 @@ class Substitution:
         self._leaf_values: dict[tuple[int, int], Array | None] = {}
         self._missed_after: dict[AbstractSet[int], set[object]] = {}
         """The end values of B that A does not have, by the operators that were substituted."""
-        self._lifetimes, self._outputs_read = lifetimes(b, lasting[1]), outputs_read(b)
+        self._outputs_read = outputs_read(b)
 
     def causes(self, differences: Sequence[AbstractSet[int]]) -> tuple[list[int], bool]:
         """The differences that bring B's end state closer to A's when A's outputs replace B's, the most effective first, and whether B then has no end
@@ -138,8 +138,8 @@ class Substitution:
         """Run B without changes, and follow the outputs that differ from A's."""
         run = Execution(self._b)
         found = _Effects(run)
-        for node in self._b.nodes:
-            outputs = self._given(node, self._inputs(run, node), frozenset())
+        for node, values in run.nodes(self._leaf, self._lasting[1]):
+            outputs = self._given(node, values, frozenset())
             run.write(node, outputs)
             writers = set().union(*(run.writers.get((node.index, slot), ()) for slot in node.inputs))
             writers &= found.unknown | found.other
@@ -153,7 +153,6 @@ class Substitution:
                 found.copies.add(node.index)
             if (writers or is_reached) and not self._is_known(outputs):
                 found.unknown.add(node.index)
-            run.memory.release(self._lifetimes, node.index)
         return found
 
     def sources(self) -> list[int]:
@@ -238,8 +237,7 @@ class Substitution:
         """The run of B without changes, with all its outputs."""
         run = Execution(self._b)
         whole = _Whole(run, Sources(self._b), Sources(self._b))
-        for node in self._b.nodes:
-            values = self._inputs(run, node)
+        for node, values in run.nodes(self._leaf, self._lasting[1]):
             for slot, value in values.items():
                 makers = run.writers.get((node.index, slot), frozenset())
                 is_known = self._is_known({slot: value})
@@ -253,7 +251,6 @@ class Substitution:
             whole.beside_order.gives(node, outputs, is_known=is_known or self._is_reordered(outputs))
             self._keep(run, node, values, outputs)
             run.write(node, outputs)
-            run.memory.release(self._lifetimes, node.index)
         whole.missed |= self._missed(run)
         if not whole.missed:
             self._goal = self._first.goals[-1]
@@ -271,30 +268,18 @@ class Substitution:
         run = Execution(self._b)
         odd: set[_Place] = set()
         """The places whose values have changed."""
-        for node in self._b.nodes:
-            values = self._inputs(run, node)
+        for node, values in run.nodes(self._leaf, self._lasting[1]):
             outputs = whole.outputs[node.index]
             if node.index in substituted or any(_place_read(node, slot) in odd for slot in node.inputs):
                 outputs = self._given(node, values, substituted)
                 odd.update(_places_that_differ(node, outputs, whole.outputs[node.index]))
             self._keep(run, node, values, outputs)
             run.write(node, outputs)
-            run.memory.release(self._lifetimes, node.index)
         return self._missed(run)
 
     def _missed(self, run: Execution) -> set[object]:
         ends = {storage: end_of(run, storage, held) for storage, held in _last_held(run, self._lasting[1]).items()}
         return set(self._goal.missed_by(ends, of_no_storage(run)))
-
-    def _inputs(self, run: Execution, node: Node) -> dict[int, Array]:
-        return {
-            slot: value
-            for slot, record in node.inputs.items()
-            if not record.skip and (value := self._input(run, node, slot)) is not None
-        }
-
-    def _input(self, run: Execution, node: Node, slot: int) -> Array | None:
-        return run.look_up(node, slot, None if run.is_made(node, slot) else self._leaf(node, slot))
 
     def _given(self, node: Node, values: Mapping[int, Array], substituted: AbstractSet[int]) -> Mapping[int, Array]:
         partner = self._alignment.a_of.get(node.index)
@@ -339,12 +324,10 @@ class _First:
         """Digests of the values that are not floats."""
         self._seen: set[tuple[object, ...]] = set()
         """The parts of storages whose fingerprints were taken, and their writers."""
-        needed, read = lifetimes(a, lasting), outputs_read(a)
-        for node in a.nodes:
-            values = {}
-            for slot, record in node.inputs.items():
-                if not record.skip and (value := self._input(run, node, slot, record)) is not None:
-                    values[slot] = value
+        read = outputs_read(a)
+        for node, values in run.nodes(kept=lasting):
+            for slot, value in values.items():
+                self._note_input(run, node, slot, value)
             outputs = _outputs(node, values)
             run.write(node, outputs)
             for slot, value in outputs.items():
@@ -353,7 +336,6 @@ class _First:
                 self.outputs[node.index] = outputs
             run.inputs[node.index], run.outputs[node.index] = values, dict(outputs)
             forget_the_rest(run, node, read)
-            run.memory.release(needed, node.index)
         held = _last_held(run, lasting)
         ends = [end_of(run, storage, there) for storage, there in held.items()], of_no_storage(run)
         self.goals = [ExpectedEndState(*ends, is_coarse=is_coarse) for is_coarse in (True, False)]
@@ -363,14 +345,11 @@ class _First:
         run.memory = Memory()
         run.inputs, run.outputs = {}, {}
 
-    def _input(self, run: Execution, node: Node, slot: int, record: TensorRecord) -> Array | None:
-        value = run.look_up(node, slot, None if run.is_made(node, slot) else recorded(record))
-        if value is not None:
-            writers = run.writers.get((node.index, slot), frozenset({-1}))
-            # Values that nodes wrote stay until the next write. Values that no node wrote may differ from read to read.
-            is_known = self.leaves.add(node, slot, value) if (node.index, slot) in run.leaf_reads else -1 not in writers
-            self._note(record, value, writers if is_known else frozenset())
-        return value
+    def _note_input(self, run: Execution, node: Node, slot: int, value: Array) -> None:
+        writers = run.writers.get((node.index, slot), frozenset({-1}))
+        # Values that nodes wrote stay until the next write. Values that no node wrote may differ from read to read.
+        is_known = self.leaves.add(node, slot, value) if (node.index, slot) in run.leaf_reads else -1 not in writers
+        self._note(node.inputs[slot], value, writers if is_known else frozenset())
 
     def _note(self, record: TensorRecord, value: Array, writers: frozenset[int]) -> None:
         """Take the fingerprint of a value, unless it was taken of what these nodes wrote in this place."""
@@ -445,8 +424,7 @@ def _share_alike(own: Array, other: Array) -> float:
 def _outputs(node: Node, values: Mapping[int, Array]) -> Mapping[int, Array]:
     """The outputs of a node for these inputs; its recorded outputs if it cannot be run again."""
     done = replay(node, values)
-    own = {slot: recorded(record) for slot, record in node.outputs.items()} if done is None else done.outputs
-    return {slot: value for slot, value in own.items() if value is not None}
+    return recorded_values(node.outputs) if done is None else done.outputs
 
 
 def _lasts(run: Execution, node: Node) -> bool:

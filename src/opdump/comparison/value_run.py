@@ -20,9 +20,9 @@ from opdump.adapters.replay import Replayed
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.arguments import chosen_rounding, coarsest
 from opdump.comparison.differences import difference, epsilon_of, find_layout, same_bits
-from opdump.comparison.execution import Execution, recorded, recorded_inputs, recorded_values, replay
+from opdump.comparison.execution import Execution, recorded, recorded_input, recorded_inputs, recorded_values, replay
 from opdump.comparison.kernel_accuracy import allowed_error, error_of
-from opdump.comparison.memory import Memory, widened
+from opdump.comparison.memory import widened
 from opdump.comparison.nodes import Kind, Node, Suspect
 from opdump.comparison.trace import Trace, has_elements, leaf_name
 from opdump.comparison.value_matching import Pair, Place, same_kind
@@ -85,10 +85,11 @@ def run_on_values(
     exact, rounded = Execution(a), Execution(a)
     inherited: dict[int, float] = {}
     """For nodes that could not be run again: how far their inputs differ between the runs."""
-    for node in a.nodes:
-        own = {slot: recorded(record) for slot, record in node.inputs.items() if not record.skip}
-        moved = {slot: drifted.get((node.index, slot), leaf) for slot, leaf in own.items()}
-        values, rough = _looked_up(exact, node, own), _looked_up(rounded, node, moved)
+
+    def drifted_leaf(node: Node, slot: int) -> Array | None:
+        return drifted.get((node.index, slot), recorded_input(node, slot))
+
+    for (node, values), (_, rough) in zip(exact.nodes(), rounded.nodes(drifted_leaf), strict=True):
         if node.index in keep:
             run.inputs[node.index] = values
         done, again = replay(node, values), replay(node, rough, "float32")
@@ -113,11 +114,6 @@ def run_on_values(
 def _difference_of_inputs(node: Node, pairs: Mapping[Place, Pair], inherited: Mapping[int, float]) -> float:
     makers = node.makers.values()
     return max((pairs[each].distance if each in pairs else inherited.get(each[0], 0.0) for each in makers), default=0.0)
-
-
-def _looked_up(run: Execution, node: Node, leaves: Mapping[int, Array | None]) -> dict[int, Array]:
-    """The known inputs of a node. Inputs that no node made are in `leaves`."""
-    return {slot: value for slot, leaf in leaves.items() if (value := run.look_up(node, slot, leaf)) is not None}
 
 
 def value_in_a(b: Trace, pair: Pair) -> Array | None:
@@ -535,10 +531,9 @@ class _Segment:
         return None
 
     def _run(self, change: _Change, dtype: str) -> Array | None:
-        memory = Memory()
+        run = Execution(self.a)
         outputs: Mapping[int, Array] = {}
-        for node in self.nodes:
-            values = {slot: self._input(memory, node, slot, kept) for slot, kept in self.inputs[node.index].items()}
+        for node, values in run.nodes(lambda node, slot: self.inputs[node.index].get(slot), only=self.nodes):
             is_changed = node is change.node
             if change.values is not None:
                 values.update(dict.fromkeys(change.slots_of(node), widened(change.values)))
@@ -549,13 +544,5 @@ class _Segment:
                 if done is None:
                     return None
                 outputs = done.outputs
-            for slot, record in node.outputs.items():
-                if slot in outputs and outputs[slot].size == math.prod(record.shape):
-                    memory.write(node.index, slot, record, outputs[slot].reshape(record.shape))
+            run.write(node, outputs)
         return outputs.get(self.pair.a[1])
-
-    def _input(self, memory: Memory, node: Node, slot: int, kept: Array) -> Array:
-        read = memory.read(node, slot)
-        if read.values is None or not read.writers - {-1}:
-            return kept
-        return read.values if read.unknown is None else np.where(read.unknown, kept, read.values)
