@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from opdump.adapters.replay import AS_RECORDED, Replayed, Replayer, SupportsScripts, required_replayer
 from opdump.catalog.catalog import Catalog, Execution, open_dump
 from opdump.catalog.query import has_finding, several
+from opdump.comparison.accuracy import allowed_error, error_of
 from opdump.comparison.differences import epsilon_of
-from opdump.comparison.kernel_accuracy import allowed_error, error_of
 from opdump.errors import CannotReplayError, DumpPathError, NotInDumpError
 from opdump.kernels import compare_pair
 from opdump.op_types.unspecified import unspecified_outputs

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import opdump
-from opdump.comparison.kernel_accuracy import error_of
+from opdump.comparison.accuracy import error_of
 from opdump.comparison.result import Result
 
 FLOOR: Final = """

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from opdump.comparison.kernel_accuracy import allowed_error, kernel_suspect, lone_kernel_suspect
+from opdump.comparison.accuracy import allowed_error
+from opdump.comparison.kernel_accuracy import kernel_suspect, lone_kernel_suspect
 from opdump.comparison.nodes import Node
 from opdump.records import HostPayload
 from tests.comparison.programs import Program, traced

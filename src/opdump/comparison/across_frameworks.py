@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
+from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import epsilon_of
+from opdump.comparison.differences import coarsest, epsilon_of, in_roundings
 from opdump.comparison.kernel_accuracy import has_graphs
 from opdump.comparison.nodes import Kind, Node, Suspect, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
 from opdump.comparison.trace import Trace
-from opdump.comparison.unexplained import distance, most_of, record_at, results
+from opdump.comparison.unexplained import record_at, results
 from opdump.comparison.value_matching import (
     WITHIN,
     Matched,
@@ -161,12 +162,10 @@ def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[
             off = distance(one.outputs[slot], other.outputs[slot])
             if off is None or (is_quantised and off <= _QUANTISED_APART):
                 continue
-            if off > most_of(epsilon_of(one.outputs[slot].dtype)) and off > most_of(
-                _rounding(a, one.index, b, other.index)
-            ):
-                epsilon = epsilon_of(one.outputs[slot].dtype)
+            epsilon = epsilon_of(one.outputs[slot].dtype)
+            if off > RESULT.of(epsilon) and off > RESULT.of(_rounding(a, one.index, b, other.index)):
                 what = f"a result of both programs, which differs by {off:.2g} of its size"
-                yield Suspect("result", one, other, "output", slot, off / epsilon if epsilon else math.inf, what)
+                yield Suspect("result", one, other, "output", slot, in_roundings(off, epsilon), what)
 
 
 def _results_of_both(a: Trace, b: Trace) -> Iterator[tuple[Node, Node]]:
@@ -257,13 +256,13 @@ def _replaced(ours: _Results, theirs: _Results, pairs: Collection[Pair]) -> Iter
 def _is_far(ours: _Results, place: Place, theirs: _Results, other: Place) -> bool:
     """Whether two results differ by more than rounding, or cannot be compared."""
     off = distance(ours.record(place), theirs.record(other))
-    return off is None or off > most_of(_rounding(ours.trace, place[0], theirs.trace, other[0]))
+    return off is None or off > RESULT.of(_rounding(ours.trace, place[0], theirs.trace, other[0]))
 
 
 def _rounding(a: Trace, here: int, b: Trace, there: int) -> float:
     """The rounding in the narrowest type that both programs have on the way to these operators."""
     ways = _way(a, here), _way(b, there)
-    return min(max(epsilon_of(record.dtype) for node in way for record in node.outputs.values()) for way in ways)
+    return min(coarsest(record for node in way for record in node.outputs.values()) for way in ways)
 
 
 def _way(trace: Trace, index: int) -> Iterable[Node]:
@@ -531,7 +530,6 @@ class ValueTable:
 CALL: Final = "jax::jit"
 _COMPILED: Final = 0.25
 """The modes differ if the shares of operators in compiled functions differ by more than this."""
-_ROUNDINGS: Final = 100.0
 OTHER_STEPS: Final = (
     "one run compiles its step and has {} steps, the other runs operator by operator and has {}: they were not compared; call dump.step() at "
     "the end of each step of both programs, and record again"
@@ -586,4 +584,4 @@ def _is_near(a: Trace, here: int, one: TensorRecord, b: Trace, there: int, other
     off = distance(one, other)
     if off is None:
         return False
-    return off <= most_of(epsilon_of(one.dtype)) or (off < 1 and off <= most_of(_rounding(a, here, b, there)))
+    return off <= RESULT.of(epsilon_of(one.dtype)) or (off < 1 and off <= RESULT.of(_rounding(a, here, b, there)))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import LEAST_FILL, apart, epsilon_of, same_statistics
+from opdump.comparison.differences import LEAST_FILL, apart, coarsest, epsilon_of, same_statistics
 from opdump.comparison.nodes import Node, Suspect, are_of_two_modes, reachable
 from opdump.comparison.step_statistics import has_statistics
 from opdump.comparison.trace import Trace, has_elements
 from opdump.op_types.unspecified import unspecified_outputs
-from opdump.records import TensorRecord
 
 _OF_NO_VALUE: Final = frozenset(
     {"device", "pin_memory", "layout", "memory_format", "non_blocking", "generator", "dtype", "implicit", "copy"}
@@ -241,7 +240,7 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
     by_kind: dict[str, list[bool]] = {}
     for node in trace.nodes:
         by_kind.setdefault(_kind(node), []).append(_is_narrow(node))
-    floats = [_is_narrow(node) for node in trace.nodes if any(epsilon_of(each.dtype) for each in node.outputs.values())]
+    floats = [_is_narrow(node) for node in trace.nodes if coarsest(node.outputs.values())]
     for node in casts:
         beside = [reader for reader in _readers(trace, node) if reader.op.phase == node.op.phase]
         why = _why_isolated(beside, by_kind, floats) if beside else ""
@@ -286,7 +285,7 @@ def narrowed_results(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspe
         given = [record.dtype for record in one.inputs.values()]
         if one.op.phase == "backward" or given != [record.dtype for record in other.inputs.values()]:
             continue
-        widest = max((epsilon_of(each) for each in given), default=0.0)
+        widest = coarsest(one.inputs.values())
         for slot, record in other.outputs.items():
             before = one.outputs.get(slot)
             if before is None or not widest or before.dtype == record.dtype:
@@ -340,11 +339,6 @@ def _chosen(trace: Trace) -> tuple[str, str]:
     return names[chosen], "most matrix products" if products else "most outputs"
 
 
-def coarsest(records: Iterable[TensorRecord]) -> float:
-    """The rounding of the narrowest type; 0 if all types are exact."""
-    return max((epsilon_of(record.dtype) for record in records), default=0.0)
-
-
 def _kind(node: Node) -> str:
     return "product" if node.bare_type in _PRODUCTS else node.bare_type
 
@@ -366,7 +360,7 @@ def _widens(node: Node) -> bool:
 
 
 def _is_narrow(node: Node) -> bool:
-    return any(epsilon_of(record.dtype) > epsilon_of("float32") for record in node.outputs.values())
+    return coarsest(node.outputs.values()) > epsilon_of("float32")
 
 
 def _share(narrow: list[bool]) -> float:

@@ -16,9 +16,17 @@ from numpy.typing import NDArray
 
 from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
+from opdump.comparison.accuracy import KERNEL
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import Difference, epsilon_of, unshaped_difference
-from opdump.comparison.kernel_accuracy import allowed_for, has_graphs
+from opdump.comparison.differences import (
+    Difference,
+    coarsest,
+    epsilon_of,
+    in_roundings,
+    root_mean_square,
+    unshaped_difference,
+)
+from opdump.comparison.kernel_accuracy import has_graphs
 from opdump.comparison.nodes import Node, Suspect
 from opdump.comparison.trace import Trace, has_elements, tells_sources
 from opdump.op_types.unspecified import unspecified_outputs
@@ -100,7 +108,7 @@ class _Judging:
             for slot, record in self.a.nodes[here].outputs.items():
                 after = self.b.nodes[there].outputs.get(slot)
                 if after is not None and after.dtype != record.dtype:
-                    self._coarsest = max(self._coarsest, epsilon_of(record.dtype), epsilon_of(after.dtype))
+                    self._coarsest = max(self._coarsest, coarsest((record, after)))
 
     def add(self, one: Node, other: Node) -> None:
         """Judges the next pair of operators."""
@@ -125,16 +133,16 @@ class _Judging:
                 self.suspects.append(suspect)
 
     def _epsilon(self, one: TensorRecord, other: TensorRecord) -> float:
-        epsilon = max(epsilon_of(one.dtype), epsilon_of(other.dtype))
+        epsilon = coarsest((one, other))
         return max(epsilon, self._coarsest) if epsilon else 0.0
 
     def _source(self, one: Node, other: Node, slot: int, off: Difference) -> Suspect | None:
         """The suspect for an input that differs, if the difference does not come from a matched operator."""
         epsilon = self._epsilon(one.inputs[slot], other.inputs[slot])
-        if off.relative <= allowed_for(epsilon):
+        if off.relative <= KERNEL.of(epsilon):
             return None
         mine, its = one.makers.get(slot), other.makers.get(slot)
-        score = off.relative / epsilon if epsilon else math.inf
+        score = in_roundings(off.relative, epsilon)
         size = f"it differs by {off.relative:.2g} of its size"
         before = None if mine is None else self.apart.get(mine)
         if before is not None and off.relative > _HANDS_ON["moves"] * max(before, epsilon):
@@ -159,23 +167,23 @@ class _Judging:
         record, after = one.outputs[slot], other.outputs[slot]
         epsilon = self._epsilon(record, after)
         kind = class_of(one.op.op_type)
-        allowed = allowed_for(epsilon) + _HANDS_ON[kind] * given
+        allowed = KERNEL.of(epsilon) + _HANDS_ON[kind] * given
         if given > _AGREES or (not epsilon and given) or off.relative <= allowed:
             return None
         relative = off.relative
         if epsilon and math.isfinite(relative):
             where = _given_alike(one, other, math.prod(record.shape), max(epsilon, given))
             mine, its = (each.numpy().astype(np.float64).reshape(-1) for each in (record, after))
-            reach = max(_rms(mine), _reach(one, slot, kind))
+            reach = max(root_mean_square(mine), _reach(one, slot, kind))
             changed = (its - mine)[where]
-            if 2 * changed.size < mine.size or _rms(changed) <= allowed * reach:
+            if 2 * changed.size < mine.size or root_mean_square(changed) <= allowed * reach:
                 return None
-            relative = _rms(changed) / reach if reach else math.inf
+            relative = in_roundings(root_mean_square(changed), reach)
         evidence = (
             f"inputs agree to {given:.2g}, but the output differs by {relative:.2g} of its size; rounding in an operator of its class "
             f"({kind}) explains at most {allowed:.2g}; it cannot be run again, and its arguments are not in the dump, so this is not proven"
         )
-        return Suspect("operator", one, other, "output", slot, relative / epsilon if epsilon else math.inf, evidence)
+        return Suspect("operator", one, other, "output", slot, in_roundings(relative, epsilon), evidence)
 
 
 def _off(one: TensorRecord, other: TensorRecord | None) -> Difference | None:
@@ -223,11 +231,9 @@ def _reach(node: Node, slot: int, kind: str) -> float:
     count = max(1, math.prod(node.outputs[slot].shape))
     if kind == "cube" and len(floats) > 1:
         depth = math.sqrt(floats[0].size * floats[1].size / count)
-        return math.sqrt(depth) * _rms(floats[0]) * _rms(floats[1])
+        return math.sqrt(depth) * root_mean_square(floats[0]) * root_mean_square(floats[1])
     if kind == "computes":
-        return max((_rms(each) * math.sqrt(each.size / count) for each in floats if each.size > count), default=0.0)
+        return max(
+            (root_mean_square(each) * math.sqrt(each.size / count) for each in floats if each.size > count), default=0.0
+        )
     return 0.0
-
-
-def _rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0

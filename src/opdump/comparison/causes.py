@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment, LostGradients, arguments_key
 from opdump.comparison.arguments import differing
-from opdump.comparison.differences import Difference, epsilon_of, fill_as_infinity
+from opdump.comparison.differences import Difference, epsilon_of, fill_as_infinity, in_roundings
 from opdump.comparison.execution import Constants, Execution, input_of, same_inputs
-from opdump.comparison.kernel_accuracy import in_roundings
 from opdump.comparison.nodes import Kind, Node, Suspect, reachable, storages_of, without
 from opdump.comparison.trace import Trace, has_elements, leaf_name
 
@@ -307,7 +306,7 @@ class Causes:
         self, one: Node, other: Node, slot: int, writers_a: frozenset[int], writers_b: frozenset[int], found: Difference
     ) -> Suspect:
         record = other.inputs.get(slot) or one.inputs[slot]
-        score = in_roundings(found, record)
+        score = in_roundings(found.relative, epsilon_of(record.dtype))
         only_a, only_b = self._candidates(writers_a, writers_b)
         known_a = self._values(self._reference, only_a, one, slot)
         if bool(only_a) == bool(only_b) and all(node.moves for node in (*only_a, *only_b)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -91,6 +91,20 @@ def epsilon_of(dtype: str) -> float:
     return _EPSILONS.get(dtype, 0.0)
 
 
+def coarsest(records: Iterable[TensorRecord | None]) -> float:
+    """The rounding of the narrowest type; 0 if all types are exact."""
+    return max((epsilon_of(record.dtype) for record in records if record is not None), default=0.0)
+
+
+def root_mean_square(values: Array) -> float:
+    """The root mean square of the elements; 0 if there are none."""
+    return (
+        math.sqrt(float(np.mean(np.square(np.abs(values.astype(np.result_type(values, np.float64)))))))
+        if values.size
+        else 0.0
+    )
+
+
 _LARGEST: Final = {
     "float64": 1.7976931348623157e308,
     "float32": 3.4028234663852886e38,
@@ -124,6 +138,11 @@ class Difference:
 
     def __bool__(self) -> bool:
         return self.relative > 0
+
+
+def in_roundings(relative: float, epsilon: float) -> float:
+    """A relative difference in units of rounding; infinite for types that are exact."""
+    return relative / epsilon if epsilon else math.inf
 
 
 _SQUARES_LEAST: Final = 1e-150

@@ -14,19 +14,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.comparison.accuracy import DATA, DIVERGENCE
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import (
     Difference,
     difference,
     epsilon_of,
     equal_elements,
+    in_roundings,
     is_permutation,
     same_bits,
     same_statistics,
     unshaped_difference,
 )
 from opdump.comparison.execution import draws, recorded
-from opdump.comparison.kernel_accuracy import in_roundings
 from opdump.comparison.memory import Memory, Named, extent_of, in_storage_order, view_of
 from opdump.comparison.nodes import Kind, Node, Suspect, storages_of
 from opdump.comparison.step_statistics import has_statistics
@@ -280,10 +281,6 @@ def apart(one: Array, other: Array) -> str:
 
 _ALIKE: Final = 0.5
 """At least this share of the elements must be equal."""
-_ROUNDINGS: Final = 64.0
-"""A difference up to this many units of rounding of the largest element counts as rounding."""
-_SHOWS: Final = 8.0
-"""A difference above this many units of rounding shows an effect of the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +325,7 @@ def data_suspect(
     record = other.inputs[slot]
     kind: Kind = "parameter" if names_a_state(leaf_name(record)) else "data"
     what = f"data differ: {apart(*values)}; {changed_since(written_by) if written_by else f'{shown_data(record)}, first read here'}"
-    score, amount = in_roundings(found, record), amount_apart(*values)
+    score, amount = in_roundings(found.relative, epsilon_of(record.dtype)), amount_apart(*values)
     return Suspect(kind, one, other, "input", slot, score, what, amount)
 
 
@@ -363,7 +360,7 @@ def shows(a: Trace, b: Trace, alignment: Alignment, other: Node) -> bool:
             first, second = None if before is None else recorded(before), recorded(record)
             if first is not None and second is not None:
                 found = unshaped_difference(first, second)
-                if found.relative <= _SHOWS * epsilon_of(record.dtype):
+                if found.relative <= DIVERGENCE * epsilon_of(record.dtype):
                     continue
             readers = [index for index, _ in users.get((node.index, slot), ())]
             if not readers:
@@ -395,7 +392,7 @@ def _is_changed(one: Read, other: Read) -> bool:
     """Whether elements differ by more than rounding, and not only in their order."""
     if is_permutation(one.values, other.values):
         return False
-    least = _ROUNDINGS * epsilon_of(other.node.inputs[other.slot].dtype)
+    least = DATA.of(epsilon_of(other.node.inputs[other.slot].dtype))
     return not least or difference(one.values, other.values).peak > least
 
 

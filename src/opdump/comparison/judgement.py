@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar, overload
 from opdump import amounts
 from opdump.adapters.replay import replayer_of
 from opdump.catalog.catalog import Catalog
+from opdump.comparison.accuracy import distance
 from opdump.comparison.across_frameworks import (
     OTHER_STEPS,
     Outcome,
@@ -48,7 +49,7 @@ from opdump.comparison.pairs import (
 from opdump.comparison.reference_replay import ReferenceReplay
 from opdump.comparison.result import Neighbour, window
 from opdump.comparison.trace import Trace, are_unrelated_programs, nearest_names, only, with_makers
-from opdump.comparison.unexplained import Spread, agree, distance, unexplained, unexplained_by_statistics
+from opdump.comparison.unexplained import Spread, agree, unexplained, unexplained_by_statistics
 from opdump.plan.selection import KernelPattern
 from opdump.records import TensorRecord
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +15,30 @@ from numpy.typing import NDArray
 from opdump import amounts
 from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
+from opdump.comparison.accuracy import (
+    GRAPH,
+    KERNEL,
+    LARGEST,
+    OPAQUE,
+    RECORDED_GRAPH,
+    Float64Outputs,
+    allowed_error,
+    error_of,
+    record_difference,
+    told_error,
+)
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import (
     Difference,
-    apart,
+    coarsest,
     difference,
     epsilon_of,
     equal_elements,
+    in_roundings,
     largest_of,
+    root_mean_square,
     same_bits,
-    same_statistics,
     unshaped_difference,
 )
 from opdump.comparison.execution import (
@@ -40,25 +54,11 @@ from opdump.comparison.execution import (
 from opdump.comparison.nodes import Node, Suspect, are_of_two_modes, reachable
 from opdump.comparison.trace import Trace, leaf_name
 from opdump.op_types.unspecified import unspecified_outputs
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import TensorRecord
 
 Array = NDArray[Any]
 
 
-class Kernel(Protocol):
-    """One execution of an operator: a node of a comparison, or its record in a catalog."""
-
-    @property
-    def op(self) -> OpRecord: ...
-
-    @property
-    def inputs(self) -> Mapping[int, TensorRecord]: ...
-
-
-_EXACT_CLASSES: Final = frozenset({"moves", "casts"})
-"""Classes of operators that compute nothing."""
-_ROUNDINGS: Final = 256.0
-_NARROW_ROUNDINGS: Final = 8.0
 _TIMES_THE_OTHER: Final = 64.0
 _FEWEST: Final = 8
 """With fewer elements than this, none can be called an outlier."""
@@ -89,21 +89,21 @@ def _lone(trace: Trace, matched: Container[int], end: int) -> Iterator[Node]:
 
 def kernel_suspect(one: Node, other: Node) -> Suspect | None:
     """A suspect if one run's output is wrong for its own inputs. Both nodes are the same operator with the same arguments."""
+    exact = cache(Float64Outputs.of)
     for slot, (first, second) in _outputs_of_both(one, other).items():
         record = other.outputs[slot]
         allowed = max(allowed_error(other, record), allowed_error(one, one.outputs[slot]))
         if not allowed or difference(first, second).peak <= allowed:
             continue
-        own_a, own_b = _own_error(one, slot, first), _own_error(other, slot, second)
+        exact_a, exact_b = exact(one), exact(other)
+        own_a = None if exact_a is None else exact_a.error(slot, first)
+        own_b = None if exact_b is None else exact_b.error(slot, second)
         if own_a is None or own_b is None:
             continue
         for mine, its, is_b in ((own_b, own_a, True), (own_a, own_b, False)):
             if mine > allowed and mine > _TIMES_THE_OTHER * its:
-                what = (
-                    f"{'' if is_b else 'in A: '}its output differs by {mine:.2g} of its largest element from a float64 computation on the "
-                    f"same inputs; in the other run by {its:.2g}"
-                )
-                return Suspect("kernel", one, other, "output", slot, mine / rounding_of(record, None), what)
+                what = f"{'' if is_b else 'in A: '}{told_error(mine)}; in the other run by {its:.2g}"
+                return Suspect("kernel", one, other, "output", slot, mine / epsilon_of(record.dtype), what)
     return None
 
 
@@ -133,10 +133,11 @@ def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
             or slot in unspecified_outputs(node.op.kernel or node.op.op_type)
         ):
             continue
-        reference = _replayed(node, slot)
-        summands = _summands(node, slot)
-        if reference is None or reference.shape != given.shape:
+        exact = Float64Outputs.of(node)
+        reference = None if exact is None else exact.exact.get(slot)
+        if exact is None or reference is None or reference.shape != given.shape:
             continue
+        summands = exact.summands.get(slot)
         kept = ~_left_its_type(reference, given, largest_of(record.dtype))
         if kept.sum() < _FEWEST:
             continue
@@ -155,7 +156,7 @@ def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
                 f"float64 computation on the same inputs, by up to {error:.2g} of the largest"
             )
             one, other = (None, node) if is_b else (node, None)
-            return Suspect("kernel", one, other, "output", slot, error / rounding_of(record, None), what)
+            return Suspect("kernel", one, other, "output", slot, error / epsilon_of(record.dtype), what)
     return None
 
 
@@ -165,87 +166,9 @@ def _left_its_type(reference: Array, given: Array, largest: float) -> NDArray[np
         return ~np.isfinite(given) & (equal_elements(given, reference) | (np.abs(reference) > largest / 2))
 
 
-def allowed_error(node: Kernel, record: TensorRecord) -> float:
-    """The allowed error of a kernel's output relative to float64, as a share of the largest element: long sums and fast algorithms round repeatedly.
-
-    A kernel may compute in the narrowest type that it reads, whatever the type of its result: sums of bfloat16 may be kept in bfloat16. No kernel
-    computes in fewer bits than that. 0 for outputs of exact types.
-    """
-    epsilon = epsilon_of(record.dtype)
-    if epsilon and class_of(node.op.op_type) not in _EXACT_CLASSES:
-        narrowest = max((epsilon_of(each.dtype) for each in node.inputs.values()), default=0.0)
-        epsilon = max(epsilon, min(narrowest, epsilon_of("bfloat16")))
-    return allowed_for(epsilon)
-
-
-def allowed_for(epsilon: float) -> float:
-    """The same for a kernel that computes in a type with this rounding."""
-    return epsilon * (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS)
-
-
-def _own_error(node: Node, slot: int, given: Array) -> float | None:
-    """The largest difference from float64, as in `error_of`; None if the operator cannot be run again."""
-    reference = _replayed(node, slot)
-    return None if reference is None else error_of(reference, given, _summands(node, slot))
-
-
-def _replayed(node: Node, slot: int) -> Array | None:
-    """The float64 output for the recorded inputs; None if the operator cannot be run again."""
-    done = replay(node, recorded_inputs(node))
-    return None if done is None else done.outputs.get(slot)
-
-
-def _summands(node: Node, slot: int) -> Array | None:
-    """The same for the absolute values of the inputs."""
-    done = replay(node, {place: np.abs(value) for place, value in recorded_inputs(node).items()})
-    return None if done is None else done.outputs.get(slot)
-
-
-def error_of(reference: Array, given: Array, summands: Array | None) -> float:
-    """The largest difference from float64, divided by the largest element or the largest sum of absolute summands, whichever is larger.
-
-    Elements that are NaN in both, or the same infinity, are equal and have no size.
-    """
-    finite = np.isfinite(reference)
-    if not finite.all() and reference.shape == given.shape:
-        kept = finite | ~((reference == given) | (np.isnan(reference) & np.isnan(given)))
-        if not kept.any():
-            return 0.0
-        reference, given = reference[kept], given[kept]
-        summands = summands[kept] if summands is not None and summands.shape == kept.shape else None
-    found = unshaped_difference(reference, given)
-    if found.peak == 0 or summands is None:
-        return found.peak
-    top, reach = float(np.abs(reference).max()), float(np.abs(summands).max())
-    if top == 0 and 0 < reach < math.inf:
-        # The terms cancel exactly in float64, so the kernel's output is only its rounding.
-        largest = float(np.abs(given).max())
-        return largest / reach if math.isfinite(largest) else math.inf
-    if not math.isfinite(found.peak):
-        return found.peak
-    return found.peak * top / max(top, reach if math.isfinite(reach) else top)
-
-
-def rounding_of(one: TensorRecord, other: TensorRecord | None) -> float:
-    """The rounding of the narrower type."""
-    return max(epsilon_of(one.dtype), 0.0 if other is None else epsilon_of(other.dtype))
-
-
-def in_roundings(found: Difference, record: TensorRecord) -> float:
-    """A difference in units of the element type's rounding; infinite for types that are exact."""
-    epsilon = epsilon_of(record.dtype)
-    return found.relative / epsilon if epsilon else math.inf
-
-
 # Judges operators that cannot be run again (of other packages, graphs of `torch.compile`) by their recorded values. If their inputs have the same
 # bits in both runs, their outputs may differ only by the rounding of all that they compute.
 
-_MOST_OF_ROUNDING: Final = 256.0
-"""Units of rounding that may accumulate in an operator that is a whole network."""
-_HALF: Final = 0.5
-"""The limit for narrow types, relative."""
-_OF_THE_LARGEST: Final = 64.0
-"""In units of rounding of the largest input or output element: a result that cancels to almost nothing may be off by this much."""
 _OF_SEVERAL_PROCESSES: Final = "c10d"
 """Part of the names of collectives, whose outputs depend on other processes."""
 
@@ -280,12 +203,14 @@ def _judged(one: Node, other: Node) -> tuple[Suspect | None, bool]:
         record = other.outputs[slot]
         found = (unshaped_difference if are_of_two_modes(one, other) else difference)(first, second)
         are_same &= not found
-        epsilon = rounding_of(record, one.outputs[slot])
-        if are_given_the_same and found.relative > min(_HALF, _MOST_OF_ROUNDING * epsilon):
+        epsilon = coarsest((record, one.outputs[slot]))
+        if are_given_the_same and found.relative > OPAQUE.of(epsilon):
             values = *recorded_inputs(one).values(), *(of_a for of_a, _ in outputs.values())
-            if found.absolute > _OF_THE_LARGEST * epsilon * max(map(_largest, values)):
+            if found.absolute > LARGEST * epsilon * max(map(_largest, values)):
                 what = f"the inputs have the same bits in both runs and the outputs differ; {other.op.kernel or other.op.op_type} cannot be run again"
-                return Suspect("kernel", one, other, "output", slot, in_roundings(found, record), what), False
+                return Suspect(
+                    "kernel", one, other, "output", slot, in_roundings(found.relative, epsilon_of(record.dtype)), what
+                ), False
     return None, are_same
 
 
@@ -307,11 +232,8 @@ Place = tuple[int, int]
 
 _TIMES_THE_OPERATORS: Final = 8.0
 """A graph may be this many times further off than the operators, because it rounds at different places."""
-_MOST_OF_A_GRAPH: Final = 2.0**14
-"""Units of rounding. A larger error is not rounding: a step function, such as `floor` of a sum near 1, turns a last bit into a difference."""
 _CLOSE: Final = 1e-3
 """Relative: buffers without a name (running statistics) that are this close are the same buffer in both runs."""
-_RECORDED_ROUNDINGS: Final = 100.0
 _LAUNCH: Final = "XlaLaunch"
 _WRAPPED: Final = "_orig_mod."
 """The prefix that `torch.compile` adds to the names of a module's parameters."""
@@ -373,15 +295,6 @@ def _is_launch(node: Node) -> bool:
     return node.op.kernel == _LAUNCH
 
 
-@dataclass(slots=True)
-class _Run:
-    """The plain program on the values of one run."""
-
-    exact: dict[Place, Array] = field(default_factory=dict)
-    """The float64 results for outputs that a graph has as well."""
-    summands: dict[Place, Array] = field(default_factory=dict)
-
-
 class _Graphs:
     """The graphs of one run, `other`, and the operators of `plain`. `matched` maps nodes of `plain` to their counterparts in `other`."""
 
@@ -400,10 +313,10 @@ class _Graphs:
         self._compare(found, by_record)
         if len(by_record) == len(self.places):
             return found
-        own, theirs = self._run(Execution(self.plain), None), self._run(Execution(self.plain), _StepInputs(self.other))
+        own, theirs = self._run(None), self._run(_StepInputs(self.other))
         off: dict[int, list[tuple[float, float]]] = {}
         for graph, place in self.places.items():
-            if place not in own.exact or place not in theirs.exact:
+            if not all(place[0] in run and place[1] in run[place[0]].exact for run in (own, theirs)):
                 continue
             found.of_a |= self._between(place[0])
             found.of_b.add(graph[0])
@@ -443,12 +356,13 @@ class _Graphs:
             self.other.nodes[graph[0]].outputs[graph[1]],
             self._record(place),
         )
-        relative, absolute = _recorded_distance(expected, record)
+        found = record_difference(expected, record) or Difference(math.inf, math.inf, math.inf)
+        relative, absolute = found.relative, found.absolute
         between = [self.plain.nodes[index] for index in sorted(self._between(place[0]))]
         outputs = [each for step in between for each in step.outputs.values()]
-        epsilon = max((epsilon_of(each.dtype) for each in (*outputs, record)), default=0.0)
+        epsilon = coarsest((*outputs, record))
         largest = max(map(_largest_recorded, self._summands(place)), default=0.0)
-        if relative <= min(_HALF, _RECORDED_ROUNDINGS * epsilon) or absolute <= _OF_THE_LARGEST * epsilon * largest:
+        if relative <= RECORDED_GRAPH.of(epsilon) or absolute <= LARGEST * epsilon * largest:
             return None
         size = f"off by {relative:.2g} of its size" if math.isfinite(relative) else f"off by {absolute:.2g} from 0"
         what = (
@@ -495,7 +409,10 @@ class _Graphs:
     def _apart(self, place: Place, graph: Place) -> float:
         """The distance of a graph's output from an output of the plain run; NaN if their types or sizes differ."""
         one, other = self._record(place), self.other.nodes[graph[0]].outputs[graph[1]]
-        return _recorded_distance(one, other)[0] if _is_like(one, other) else math.nan
+        if not _is_like(one, other):
+            return math.nan
+        found = record_difference(one, other)
+        return math.inf if found is None else found.relative
 
     def _read_by(self, readers: list[Place], record: TensorRecord) -> Place | None:
         """The output of the plain run that the same readers read there."""
@@ -509,9 +426,13 @@ class _Graphs:
     def _record(self, place: Place) -> TensorRecord:
         return self.plain.nodes[place[0]].outputs[place[1]]
 
-    def _run(self, run: Execution, leaves: _StepInputs | None) -> _Run:
-        """Run the plain program on its own values, or on those of the other run. Operators that both runs have pass on their recorded outputs."""
-        found = _Run()
+    def _run(self, leaves: _StepInputs | None) -> dict[int, Float64Outputs]:
+        """Run the plain program on its own values, or on those of the other run. Operators that both runs have pass on their recorded outputs.
+
+        Returns the results of the operators that have an output of a graph.
+        """
+        run, found = Execution(self.plain), dict[int, Float64Outputs]()
+        compared = {index for index, _ in self.graph_place}
         unknown: set[int] = set()
         """Operators that could not be run again on the values of that run."""
         lacking: set[Place] = set()
@@ -532,18 +453,16 @@ class _Graphs:
             slots = [slot for slot, record in node.inputs.items() if not record.skip]
             is_known = all(slot in values and is_known_input(node, slot) for slot in slots)
             partner = self.matched.get(node.index)
-            outputs: dict[int, Array] = {}
             if partner is not None:
-                given = node.outputs if leaves is None else self.other.nodes[partner].outputs
-                outputs = recorded_values(given)
+                outputs = recorded_values(node.outputs if leaves is None else self.other.nodes[partner].outputs)
             else:
-                done = replay(node, values) if is_known else None
-                if done is None:
+                if is_known and node.index in compared and (exact := Float64Outputs.of(node, values)) is not None:
+                    found[node.index], outputs = exact, dict(exact.exact)
+                elif is_known and (done := replay(node, values)) is not None:
+                    outputs = dict(done.outputs)
+                else:
                     unknown.add(node.index)
                     outputs = recorded_values(node.outputs)
-                else:
-                    outputs = dict(done.outputs)
-                    self._note_exact(found, node, values, outputs)
                 for slot in node.outputs:
                     graph = self.graph_place.get((node.index, slot))
                     if graph is not None:
@@ -552,20 +471,8 @@ class _Graphs:
             run.write(node, outputs)
         return found
 
-    def _note_exact(self, found: _Run, node: Node, values: Mapping[int, Array], outputs: Mapping[int, Array]) -> None:
-        places = [(node.index, slot) for slot in outputs if (node.index, slot) in self.graph_place]
-        if not places:
-            return
-        absolute = replay(
-            node, {slot: np.abs(value) if value.dtype != np.bool_ else value for slot, value in values.items()}
-        )
-        for place in places:
-            found.exact[place] = outputs[place[1]]
-            if absolute is not None and place[1] in absolute.outputs:
-                found.summands[place] = absolute.outputs[place[1]]
-
     def _judged(
-        self, graph: Place, place: Place, own: _Run, theirs: _Run
+        self, graph: Place, place: Place, own: Mapping[int, Float64Outputs], theirs: Mapping[int, Float64Outputs]
     ) -> tuple[Suspect | None, tuple[float, float] | None]:
         """A suspect, or the errors of the plain run and of the graph; neither if their outputs have the same bits."""
         node, other = self.plain.nodes[place[0]], self.other.nodes[graph[0]]
@@ -574,14 +481,14 @@ class _Graphs:
         if one is None or two is None or same_bits(one, two):
             return None, None
         two = two.reshape(one.shape)
-        off = error_of(own.exact[place], one, own.summands.get(place))
-        off_other = error_of(theirs.exact[place], two, theirs.summands.get(place))
+        exact, exact_other = own[place[0]], theirs[place[0]]
+        off, off_other = exact.error(place[1], one) or 0.0, exact_other.error(place[1], two) or 0.0
         between = (self.plain.nodes[index] for index in self._between(node.index))
-        epsilon = max(epsilon_of(each.dtype) for step in between for each in step.outputs.values())
-        most = min(_HALF, _MOST_OF_A_GRAPH * epsilon) if epsilon_of(record.dtype) else _HALF
-        allowed = max(allowed_for(epsilon), _TIMES_THE_OPERATORS * off)
+        epsilon = coarsest(each for step in between for each in step.outputs.values())
+        most = GRAPH.of(epsilon) if epsilon_of(record.dtype) else GRAPH.most
+        allowed = max(KERNEL.of(epsilon), _TIMES_THE_OPERATORS * off)
         if off_other <= allowed and max(off, off_other) <= most:
-            return None, (self._distance(one, place, own), self._distance(two, place, theirs))
+            return None, (_distance(one, place[1], exact), _distance(two, place[1], exact_other))
         unequal = int(np.count_nonzero(one != two))
         what = (
             f"{unequal:,} of {one.size:,} elements of the output differ between the graph and {node.op.op_name} in {self.plain_name}. For the inputs of "
@@ -591,13 +498,6 @@ class _Graphs:
             what += ", which is more than rounding: the last bit decides the result"
         units = max(off, off_other) / (epsilon_of(record.dtype) or 1.0)
         return Suspect("operator", node, other, "output", graph[1], units, what), None
-
-    def _distance(self, given: Array, place: Place, run: _Run) -> float:
-        """The root mean square difference of an output from float64, relative to its size or that of its absolute summands, whichever is larger."""
-        exact = run.exact[place]
-        found = unshaped_difference(exact, given)
-        size = max(_root_mean_square(exact), _root_mean_square(run.summands.get(place, exact)))
-        return found.absolute / size if size else found.relative
 
     def _between(self, index: int) -> set[int]:
         """This operator of the plain run and those before it, back to operators that both runs have."""
@@ -623,18 +523,12 @@ def _unmatched_outputs(trace: Trace, matched: Container[int]) -> list[Place]:
     return [(node.index, slot) for node in trace.nodes if node.index not in matched for slot in node.outputs]
 
 
-def _recorded_distance(one: TensorRecord, other: TensorRecord) -> tuple[float, float]:
-    """The distance of two tensors, relative to the size of the first and as a root mean square, from elements or statistics. Infinite if neither
-    suffices.
-    """
-    first, second = recorded(one), recorded(other)
-    if first is not None and second is not None:
-        found = unshaped_difference(first, second)
-        return found.relative, found.absolute
-    if same_statistics(one, other):
-        return 0.0, 0.0
-    relative = apart(one, other)
-    return (math.inf, math.inf) if relative is None else (relative, relative * _size_of(one))
+def _distance(given: Array, slot: int, outputs: Float64Outputs) -> float:
+    """The root mean square difference of an output from float64, relative to its size or that of its absolute summands, whichever is larger."""
+    exact = outputs.exact[slot]
+    found = unshaped_difference(exact, given)
+    size = max(root_mean_square(exact), root_mean_square(outputs.summands.get(slot, exact)))
+    return found.absolute / size if size else found.relative
 
 
 def _largest_recorded(record: TensorRecord) -> float:
@@ -643,20 +537,7 @@ def _largest_recorded(record: TensorRecord) -> float:
     if values is None:
         ends = (record.statistics.get(name) for name in ("max", "min"))
         values = np.asarray([end for end in ends if end is not None], np.float64)
-    numbers = np.abs(values) if values.dtype.kind in "fc" else np.zeros(0)
-    return float(numbers[np.isfinite(numbers)].max(initial=0.0))
-
-
-def _size_of(record: TensorRecord) -> float:
-    """The root mean square of the elements, from statistics."""
-    count = math.prod(record.shape)
-    return float(record.statistics.get("l2norm", math.inf)) / math.sqrt(count) if count else 0.0
-
-
-def _root_mean_square(values: Array) -> float:
-    return math.sqrt(
-        float(np.mean(np.square(np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)))))
-    )
+    return _largest(values)
 
 
 def _is_like(one: TensorRecord, other: TensorRecord) -> bool:

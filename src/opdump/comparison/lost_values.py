@@ -20,6 +20,7 @@ from typing import Final, Literal
 import numpy as np
 
 from opdump.checks.operator_classes import reads_variable, writes_variable
+from opdump.comparison.accuracy import RESULT
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import accepted_rounding, differing, does_the_same
 from opdump.comparison.differences import apart, epsilon_of
@@ -35,6 +36,7 @@ from opdump.comparison.step_statistics import (
     is_fused,
     norm_of,
     rows_apart,
+    size_of,
 )
 from opdump.comparison.trace import Trace
 from opdump.op_types import bare_name
@@ -82,7 +84,7 @@ class _Pieces:
         """Two to four pieces that make up a tensor; empty if there are none, or if all its elements are equal."""
         if whole.statistics["max"] == whole.statistics["min"]:
             return []
-        room = self._tolerance * _root_mean_square(whole)
+        room = self._tolerance * size_of(whole)
         top, bottom = float(whole.statistics["max"]), float(whole.statistics["min"])
         # In a long loop, thousands of tensors of one size may have the same maximum or minimum, so smaller ones are looked up by size.
         smaller = [of_size for size, of_size in self._by_size.items() if size < _size(whole)]
@@ -152,7 +154,7 @@ def _make_up(whole: TensorRecord, parts: list[TensorRecord], tolerance: float) -
     square = sum(float(each.statistics["l2norm"]) ** 2 for each in parts)
     total = sum(float(each.statistics["avg"]) * _size(each) for each in parts)
     size, expected = _size(whole), float(whole.statistics["l2norm"]) ** 2
-    room = tolerance * _root_mean_square(whole)
+    room = tolerance * size_of(whole)
     return (
         abs(square - expected) <= _OF_SQUARES * tolerance * expected
         and abs(total / size - float(whole.statistics["avg"])) <= room
@@ -165,10 +167,6 @@ def _numbers(record: TensorRecord) -> tuple[float, ...]:
 
 def _size(record: TensorRecord) -> int:
     return math.prod(record.shape)
-
-
-def _root_mean_square(record: TensorRecord) -> float:
-    return float(record.statistics["l2norm"]) / math.sqrt(_size(record))
 
 
 # Compares what two runs leave, even if it is split into different tensors: q, k and v in one matrix or in three.
@@ -350,8 +348,6 @@ _SHOWN: Final = 2
 _DIVIDING_UPDATES: Final = frozenset({"addcdiv", "foreach_addcdiv", "fused_adam", "fused_adamw", "fused_adagrad"})
 """Operators with which optimizers apply a gradient that is divided by its own size."""
 
-_ROUNDINGS_OF_A_STEP: Final = 100.0
-"""Units of rounding that accumulate in the first step, if both runs begin with the same values."""
 _SCALES: Final = frozenset({"Mul", "RealDiv"})
 _ARRANGES: Final = frozenset({"cat", "stack", "copy"})
 
@@ -434,7 +430,7 @@ class StepValues:
         """
         if self._left != ({}, {}) or self._follows_rounding:
             return []
-        most = max(_ROUNDINGS_OF_A_STEP * epsilon_of("float32"), self._base if self._base > _BASE else 0.0)
+        most = max(RESULT.of(epsilon_of("float32")), self._base if self._base > _BASE else 0.0)
         return self.b.further_than(most, self.b.ends() if also_written else self.b.unread())
 
     def spread(
@@ -846,7 +842,7 @@ class _Side:
             return math.inf
         if state != "known" or made not in self._of_noise:
             return 0.0
-        return self._base * norm_of(record) / math.sqrt(max(1, math.prod(record.shape)))
+        return self._base * size_of(record)
 
     @cached_property
     def _of_noise(self) -> set[Output]:

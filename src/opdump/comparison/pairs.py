@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.catalog.query import nearest_to, selected_among, several
+from opdump.comparison.accuracy import RESULT
 from opdump.comparison.alignment import Alignment, MatchKind, score
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import (
@@ -38,8 +39,8 @@ from opdump.comparison.differences import (
     TensorLayout,
     apart,
     are_finite,
+    coarsest,
     comparable,
-    epsilon_of,
     same_statistics,
 )
 from opdump.comparison.nodes import Node
@@ -309,8 +310,6 @@ def _line(node: Any) -> int:
 Array = NDArray[Any]
 State = Literal["identical", "noise", "introduced", "inherited"]
 
-_MOST_OF_ROUNDING: Final = 100.0
-"""Units of rounding that may accumulate in a network; a larger distance is beyond rounding."""
 _PAIRS_OF_A_UNIT: Final = 512
 _ELEMENTS_OF_A_UNIT: Final = 1 << 26
 _TOLERANCES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
@@ -370,7 +369,7 @@ class Measured:
             return False
         if self.by_statistics is not None:
             return self.by_statistics > DIFFERS
-        return self.roundings is None or not self.roundings <= _MOST_OF_ROUNDING
+        return self.roundings is None or not self.roundings <= RESULT.units
 
 
 _UNKNOWN: Final = "the dumps have neither its values nor its statistics"
@@ -478,7 +477,7 @@ def measure(
     same_shape = one.shape == other.shape or layout is not None
     b = b.reshape(a.shape) if layout is None else layout.apply(b)
     found = _metrics(a, one.dtype, b, other.dtype)
-    epsilon = max(epsilon_of(one.dtype), epsilon_of(other.dtype))
+    epsilon = coarsest((one, other))
     return Measured(
         identical=same_shape and one.dtype == other.dtype and not found.different,
         roundings=_roundings(found, epsilon) if epsilon else None,

@@ -17,10 +17,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.comparison.accuracy import CONSTANTS, OF_ARGUMENTS, UNPROVEN
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, narrowed_results, planted_casts, scalars_read, told_of
 from opdump.comparison.causes import OF_THE_RUN, Causes, causes_first, ranked
-from opdump.comparison.differences import Difference, difference, epsilon_of, is_permutation, unshaped_difference
+from opdump.comparison.differences import (
+    Difference,
+    coarsest,
+    difference,
+    epsilon_of,
+    in_roundings,
+    is_permutation,
+    unshaped_difference,
+)
 from opdump.comparison.end_state import remaining
 from opdump.comparison.execution import (
     Execution,
@@ -49,7 +58,7 @@ from opdump.comparison.integrity import (
     shows,
     were_left_alike,
 )
-from opdump.comparison.kernel_accuracy import erring_kernel, in_roundings, rounding_of
+from opdump.comparison.kernel_accuracy import erring_kernel
 from opdump.comparison.memory import StateMapping
 from opdump.comparison.nodes import Findings, Node, Suspect, are_of_two_modes, without
 from opdump.comparison.substitution import Attribution, attribute
@@ -58,15 +67,8 @@ from opdump.records import TensorRecord
 
 Array = NDArray[Any]
 
-_ROUNDING: Final = 8.0
-_NARROW_ROUNDING: Final = 2.0
-"""A difference of up to this many units of the element type's rounding comes from rounded constants; fewer for narrow types."""
-_OF_ARGUMENTS: Final = 0.05
-"""If an argument differs, a difference of the outputs counts above this many units, because the programs certainly differ."""
 _TIMES_NOISE: Final = 100.0
 _SHARE_OF_NOISE: Final = 0.05
-_WITHOUT_REPLAY: Final = 1e4
-"""A difference that no replay could confirm counts above this many units."""
 
 _OF_THE_PROGRAM: Final = frozenset({"argument", "operator", "missing", "extra", "input"})
 """Kinds of differences between the programs, as opposed to differences between the runs."""
@@ -349,7 +351,11 @@ class ReferenceReplay:
             if not found:
                 continue
             what = changed(violation, record, self.b) if there else f"{changed(violation, record, self.a)} (in A)"
-            self.found.add(Suspect("memory", one, other, "input", slot, in_roundings(found, record), what))
+            self.found.add(
+                Suspect(
+                    "memory", one, other, "input", slot, in_roundings(found.relative, epsilon_of(record.dtype)), what
+                )
+            )
 
     def _memory_of_b(self, node: Node) -> None:
         """The same for an operator that only B has, if A has no similar violation anywhere."""
@@ -360,9 +366,8 @@ class ReferenceReplay:
             self.found.add(Suspect("memory", None, node, "input", slot, math.inf, changed(found, record, self.b)))
 
     def _counts(self, found: Difference, record: TensorRecord, other: TensorRecord | None, noise: float = 0.0) -> bool:
-        epsilon = rounding_of(record, other)
-        units = _ROUNDING if epsilon <= epsilon_of("float32") else _NARROW_ROUNDING
-        return bool(found) and found.relative > units * epsilon and found.absolute > _SHARE_OF_NOISE * noise
+        tolerance = CONSTANTS.of(coarsest((record, other)))
+        return bool(found) and found.relative > tolerance and found.absolute > _SHARE_OF_NOISE * noise
 
     def _judge(self, one: Node, other: Node, given: _Given, arguments: Mapping[str, tuple[Any, Any]]) -> None:
         """Judge an operator of B with other inputs or arguments than A's: whether that matters, and why."""
@@ -395,8 +400,7 @@ class ReferenceReplay:
         accused = suspect.b
         if accused is None or accused.index not in self._recorded_only:
             return False
-        epsilon = rounding_of(other.inputs[slot], one.inputs.get(slot))
-        if found.relative <= _WITHOUT_REPLAY * epsilon:
+        if found.relative <= UNPROVEN.of(coarsest((other.inputs[slot], one.inputs.get(slot)))):
             return True
         made = sorted(self.reference.writers.get((one.index, slot), frozenset()) - {-1})
         if not made:
@@ -423,7 +427,7 @@ class ReferenceReplay:
             if first is not None and second is not None:
                 found = difference(first, second)
                 # If the inputs have the same bits, the smallest difference is the operator's.
-                least = 0.0 if same_inputs(one, other) else _WITHOUT_REPLAY * epsilon_of(record.dtype)
+                least = 0.0 if same_inputs(one, other) else UNPROVEN.of(epsilon_of(record.dtype))
                 return found if found.relative > least else None
         return None
 
@@ -432,7 +436,7 @@ class ReferenceReplay:
         for slot, record in one.outputs.items():
             if slot in reference and slot in actual:
                 found = unshaped_difference(reference[slot], actual[slot])
-                if found.relative > _OF_ARGUMENTS * epsilon_of(record.dtype):
+                if found.relative > OF_ARGUMENTS.of(epsilon_of(record.dtype)):
                     return found
         return None
 
@@ -492,7 +496,15 @@ class ReferenceReplay:
             if is_latent:
                 self.found.latent.append(Suspect("argument", one, other, "output", record.slot, 0.0, changes))
         else:
-            suspect = Suspect("argument", one, other, "output", record.slot, in_roundings(found, record), changes)
+            suspect = Suspect(
+                "argument",
+                one,
+                other,
+                "output",
+                record.slot,
+                in_roundings(found.relative, epsilon_of(record.dtype)),
+                changes,
+            )
             self.found.add(suspect, other)
 
     def _draw(self, one: Node, other: Node) -> None:

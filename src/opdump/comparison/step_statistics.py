@@ -171,6 +171,11 @@ def norm_of(record: TensorRecord) -> float:
     return math.inf if math.isnan(norm) else norm
 
 
+def size_of(record: TensorRecord) -> float:
+    """The root mean square of the elements, from the norm; infinite if it is unknown."""
+    return norm_of(record) / math.sqrt(max(1, math.prod(record.shape))) if has_statistics(record) else math.inf
+
+
 def _complement(mask: TensorRecord) -> TensorRecord:
     """The statistics of the inverted mask, which counts as the same value."""
     given = mask.statistics

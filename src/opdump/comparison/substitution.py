@@ -22,9 +22,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.comparison.accuracy import DIVERGENCE
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.causes import Sources, fingerprint
-from opdump.comparison.differences import fill_as_infinity, same_bits, unshaped_difference
+from opdump.comparison.differences import epsilon_of, fill_as_infinity, in_roundings, same_bits, unshaped_difference
 from opdump.comparison.end_state import (
     ExpectedEndState,
     end_of,
@@ -34,7 +35,6 @@ from opdump.comparison.end_state import (
     read_as_number,
 )
 from opdump.comparison.execution import Constants, Execution, StepInputs, draws, recorded, recorded_values, replay
-from opdump.comparison.kernel_accuracy import in_roundings
 from opdump.comparison.memory import Memory, Named
 from opdump.comparison.nodes import Node, Suspect, reachable, storages_of, without
 from opdump.comparison.trace import Trace, has_elements
@@ -465,9 +465,6 @@ def _is_in_order(record: TensorRecord) -> bool:
 
 # Finds the suspects that cause the different end states of two programs that run in float64.
 
-_AGREES: Final = 8.0
-"""Tensors that differ by at most this many units of rounding count as equal."""
-
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
@@ -607,7 +604,7 @@ def _given(a: Trace, one: Node | None, node: Node) -> str:
     if one is None:
         return "has the inputs of A and " if all(_is_in(a, each) for each in node.inputs.values()) else "has "
     apart = max((_roundings(record, one.inputs.get(slot)) for slot, record in node.inputs.items()), default=0.0)
-    if apart <= _AGREES:
+    if apart <= DIVERGENCE:
         return "has the inputs of A and "
     return f"has inputs that are off by {apart:,.0f} roundings and " if math.isfinite(apart) else "has "
 
@@ -615,7 +612,7 @@ def _given(a: Trace, one: Node | None, node: Node) -> str:
 def _is_in(trace: Trace, record: TensorRecord) -> bool:
     """Whether a run has a tensor, regardless of the operator that made or read it."""
     return any(
-        _roundings(record, each) <= _AGREES
+        _roundings(record, each) <= DIVERGENCE
         for node in trace.nodes
         for each in (*node.outputs.values(), *node.inputs.values())
         if math.prod(each.shape) == math.prod(record.shape)
@@ -626,4 +623,4 @@ def _roundings(record: TensorRecord, other: TensorRecord | None) -> float:
     if other is None or not (has_elements(record) and has_elements(other)):
         return 0.0 if record.skip else math.inf
     found = unshaped_difference(record.numpy(), other.numpy())
-    return in_roundings(found, record) if found else 0.0
+    return in_roundings(found.relative, epsilon_of(record.dtype)) if found else 0.0

@@ -20,12 +20,15 @@ from typing import Final
 import numpy as np
 
 from opdump.checks.operator_classes import class_of
+from opdump.comparison.accuracy import DIVERGENCE, RESULT, distance, record_difference
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import accepted_rounding, differing, told_of
 from opdump.comparison.differences import (
     apart,
+    coarsest,
     differ_only_in_digests,
     epsilon_of,
+    in_roundings,
     numbers_of,
     same_bits,
     same_statistics,
@@ -35,7 +38,6 @@ from opdump.comparison.end_state import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
 from opdump.comparison.kernel_accuracy import JudgedGraphs
 from opdump.comparison.nodes import Kind, Node, Suspect, may_leave_results, storages_of
-from opdump.comparison.step_statistics import norm_of
 from opdump.comparison.trace import Trace, has_elements
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import IO, TensorRecord
@@ -45,11 +47,6 @@ Place = tuple[int, int]
 Spread = Callable[[AbstractSet[int], AbstractSet[int], float], tuple[Mapping[Place, float], Mapping[Place, float]]]
 """The effect of rounding on the outputs of these nodes of A and of B, as root mean square; the last argument bounds the unit of rounding."""
 
-_ROUNDINGS: Final = 100.0
-_NARROW_ROUNDINGS: Final = 16.0
-"""How many units of rounding, of the coarsest type on the way, may accumulate in a network; fewer for narrow types."""
-_PARTS: Final = 8.0
-"""The runs diverge at the first operator whose outputs differ by more than this many units of rounding."""
 _SHAPES: Final = re.compile("(tensor|dynamic|variable)?_?(shape|size|rank|numel)n?", re.IGNORECASE)
 """Names of operators that return the shape of a tensor, in all frameworks."""
 _TIMES_SPREAD: Final = 16.0
@@ -250,7 +247,7 @@ class _Unexplained:
         epsilon = self._ways.epsilon(one, other)
         if not epsilon:
             return True
-        return found > most_of(epsilon)
+        return found > RESULT.of(epsilon)
 
     def _has_other_shape(self, one: Place, other: Place) -> bool:
         """Whether two outputs have different shapes. False for PyTorch: its last views are unknown, and so are the shapes of results."""
@@ -287,7 +284,7 @@ class _Unexplained:
         if first is None or second is None or first.size < 2:
             return False
         found = unshaped_difference(np.sort(first, axis=None), np.sort(second, axis=None))
-        return found.relative <= most_of(self._ways.epsilon(one, other))
+        return found.relative <= RESULT.of(self._ways.epsilon(one, other))
 
     def _is_spread(self, one: Place, other: Place, spread: tuple[float, float]) -> bool:
         """Whether rounding can explain the distance of two results. `spread` is how far it moves each. An infinite spread counts only if rounding moves
@@ -297,8 +294,8 @@ class _Unexplained:
         records = self._records(one, other)
         if not moved or self._has_other_shape(one, other) or not all(epsilon_of(record.dtype) for record in records):
             return False
-        off = _absolute_distance(*records)
-        return math.isfinite(off) and off <= _TIMES_SPREAD * moved
+        off = record_difference(*records)
+        return off is not None and math.isfinite(off.absolute) and off.absolute <= _TIMES_SPREAD * moved
 
     def _parting(self, one: Place, other: Place) -> Suspect:
         """The first operator on the way to two results where the runs diverge."""
@@ -313,23 +310,18 @@ class _Unexplained:
                 assert partner is not None
                 place = (partner, slot), (index, slot)
                 here, epsilon = self._ways.apart(*place), self._ways.epsilon(*place)
-                if here > _PARTS * epsilon or (is_by_digest and _differ_only_in_digests(*self._records(*place))):
+                if here > DIVERGENCE * epsilon or (is_by_digest and _differ_only_in_digests(*self._records(*place))):
                     before, node = self.a.nodes[partner], self.b.nodes[index]
                     reached = f"the result {result} {how_far}"
                     changes = told_of(differing(before, node))
                     kind: Kind = "argument" if changes else "result"
                     what = f"{changes or 'no earlier difference explains it'}; {reached}"
-                    return Suspect(kind, before, node, "output", slot, _units(here, epsilon), what)
+                    return Suspect(kind, before, node, "output", slot, in_roundings(here, epsilon), what)
         what = f"a result of the step that {how_far}"
         io: IO = "output" if other[1] >= 0 else "input"
         slot = other[1] if other[1] >= 0 else ~other[1]
-        score = _units(math.inf if off is None else off, self._ways.epsilon(one, other))
+        score = in_roundings(math.inf if off is None else off, self._ways.epsilon(one, other))
         return Suspect("result", self.a.nodes[one[0]], self.b.nodes[other[0]], io, slot, score, what)
-
-
-def most_of(epsilon: float) -> float:
-    """How far rounding in this unit may move a result of a network, relative to its size."""
-    return (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS) * epsilon
 
 
 def _is_of_thread(node: Node) -> bool:
@@ -349,28 +341,6 @@ def _held(trace: Trace, place: Place) -> Hashable:
 
 def _by(off: float | None) -> str:
     return " in shape" if off is None or not math.isfinite(off) else f" by {off:.2g} of its size"
-
-
-def _units(off: float, epsilon: float) -> float:
-    return off / epsilon if epsilon else math.inf
-
-
-def distance(one: TensorRecord, other: TensorRecord) -> float | None:
-    """The distance of two tensors relative to the size of the first, from elements or statistics; None if neither suffices."""
-    if math.prod(one.shape) != math.prod(other.shape):
-        return math.inf
-    if has_elements(one) and has_elements(other):
-        return unshaped_difference(one.numpy(), other.numpy()).relative
-    return 0.0 if same_statistics(one, other) else apart(one, other)
-
-
-def _absolute_distance(one: TensorRecord, other: TensorRecord) -> float:
-    """The root mean square of the difference of two tensors, from elements or statistics; infinite if neither suffices."""
-    first, second = recorded(one), recorded(other)
-    if first is not None and second is not None:
-        return unshaped_difference(first, second).absolute
-    off = distance(one, other)
-    return math.inf if off is None else off * norm_of(one) / math.sqrt(max(1, math.prod(one.shape)))
 
 
 def _differ_only_in_digests(one: TensorRecord, other: TensorRecord) -> bool:
@@ -572,8 +542,8 @@ class _Ways:
 
     def epsilon(self, one: Place, other: Place) -> float:
         """The coarsest rounding on the way to two outputs."""
-        own = (epsilon_of(record_at(trace, place).dtype) for trace, place in ((self.a, one), (self.b, other)))
-        return min(max(*own, self._of_a[one[0]], self._of_b[other[0]]), self.most)
+        own = coarsest((record_at(self.a, one), record_at(self.b, other)))
+        return min(max(own, self._of_a[one[0]], self._of_b[other[0]]), self.most)
 
     @cached_property
     def most(self) -> float:

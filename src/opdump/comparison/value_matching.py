@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.differences import TensorLayout, apart, difference, find_layout
+from opdump.comparison.differences import TensorLayout, apart, difference, find_layout, root_mean_square
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace, has_elements
 from opdump.doing import note
@@ -220,7 +220,7 @@ def _moments(record: TensorRecord) -> tuple[float, float, float]:
     values = values[np.isfinite(values)]
     if not values.size:
         return 0.0, 0.0, 0.0
-    return float(values.mean()), float(np.sqrt(np.mean(np.square(values)))), float(values.max())
+    return float(values.mean()), root_mean_square(values), float(values.max())
 
 
 def _distance(one: _Value, other: _Value) -> float | None:
@@ -372,7 +372,7 @@ def _as_in(record: TensorRecord, other: TensorRecord) -> Array | None:
 def _moved(record: TensorRecord, apart: float) -> Array | None:
     """The elements, each moved up or down by this share of their root mean square; deterministic. None if nothing is to be moved."""
     values = record.numpy()
-    rms = float(np.sqrt(np.mean(np.square(values.astype(np.float64))))) if values.size else math.nan
+    rms = root_mean_square(values)
     if apart == 0.0 or not math.isfinite(rms):
         return None
     signs = np.random.default_rng(values.size).choice((-1.0, 1.0), values.shape)

@@ -18,25 +18,20 @@ from numpy.typing import NDArray
 
 from opdump.adapters.replay import Replayed
 from opdump.checks.operator_classes import class_of
-from opdump.comparison.arguments import chosen_rounding, coarsest
-from opdump.comparison.differences import difference, epsilon_of, find_layout, same_bits
-from opdump.comparison.execution import Execution, recorded, recorded_input, recorded_inputs, recorded_values, replay
-from opdump.comparison.kernel_accuracy import allowed_error, error_of
+from opdump.comparison.accuracy import UNLIKE_FRAMEWORKS, own_errors, told_error
+from opdump.comparison.arguments import chosen_rounding
+from opdump.comparison.differences import coarsest, difference, epsilon_of, find_layout, same_bits
+from opdump.comparison.execution import Execution, recorded, recorded_input, recorded_values, replay
 from opdump.comparison.memory import widened
 from opdump.comparison.nodes import Kind, Node, Suspect
 from opdump.comparison.trace import Trace, has_elements, leaf_name
 from opdump.comparison.value_matching import Pair, Place, same_kind
-from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import IO, TensorRecord
 
 Array = NDArray[Any]
 
 ROUNDINGS: Final = 16.0
 """A value of B may differ by this many times the effect of rounding on A's operators, because B may round elsewhere."""
-_BOUND: Final = 1024.0
-"""If an operator could not be run again: units of rounding by which its output may differ for equal inputs."""
-_NARROW_BOUND: Final = 16.0
-"""The same for types narrower than float32, in which few operators accumulate."""
 _BY_STATISTICS: Final = 1e-3
 _BYTES: Final = frozenset({"int8", "uint8"})
 _SCALE: Final = 1
@@ -122,7 +117,7 @@ def value_in_a(b: Trace, pair: Pair) -> Array | None:
     return None if values is None or pair.layout is None else pair.layout.apply(values)
 
 
-def in_roundings(expected: Array, rounded: Array, theirs: Array, epsilon: float) -> tuple[float, float]:
+def _times_rounding(expected: Array, rounded: Array, theirs: Array, epsilon: float) -> tuple[float, float]:
     """How far a value is from the expected one, in multiples of the effect of rounding and relative to its size. The first is the larger of
     two measures: by root mean square, and by largest element.
     """
@@ -134,8 +129,7 @@ def in_roundings(expected: Array, rounded: Array, theirs: Array, epsilon: float)
 
 def epsilon_of_pair(a: Trace, b: Trace, pair: Pair) -> float:
     """The rounding of the narrower type."""
-    ours, theirs = a.nodes[pair.a[0]].outputs[pair.a[1]], b.nodes[pair.b[0]].outputs[pair.b[1]]
-    return max(epsilon_of(ours.dtype), epsilon_of(theirs.dtype))
+    return coarsest(trace.nodes[index].outputs[slot] for trace, (index, slot) in ((a, pair.a), (b, pair.b)))
 
 
 def between(trace: Trace, last: int, ends: Collection[Place]) -> list[Node]:
@@ -173,9 +167,9 @@ def _by_replay(
     if theirs is None or expected is None or rounded is None:
         return _by_bounds(a, b, pair, given)
     epsilon = epsilon_of_pair(a, b, pair)
-    times, off = in_roundings(expected, rounded, theirs, epsilon)
+    times, off = _times_rounding(expected, rounded, theirs, epsilon)
     if times > ROUNDINGS:
-        times, off = in_roundings(expected, rounded, theirs, epsilon_of_stretch(a, b, pairs, pair))
+        times, off = _times_rounding(expected, rounded, theirs, epsilon_of_stretch(a, b, pairs, pair))
     if times <= ROUNDINGS or _is_next_level(a.nodes[pair.a[0]], b.nodes[pair.b[0]], expected, theirs):
         return None
     return Failure(pair, times, off)
@@ -209,8 +203,7 @@ def _level_of_pair(a: Trace, b: Trace, pair: Pair) -> float:
 def _by_bounds(a: Trace, b: Trace, pair: Pair, inherited: float) -> Failure | None:
     """Judge a pair whose operator in A could not be run: by the distance of the outputs and of the inputs."""
     epsilon = epsilon_of_pair(a, b, pair)
-    bound = _BOUND if epsilon <= epsilon_of("float32") else _NARROW_BOUND
-    allowed = max(bound * epsilon, _BY_STATISTICS if pair.layout is None else 0.0, ROUNDINGS * inherited)
+    allowed = max(UNLIKE_FRAMEWORKS.of(epsilon), _BY_STATISTICS if pair.layout is None else 0.0, ROUNDINGS * inherited)
     if pair.distance <= max(allowed, _level_of_pair(a, b, pair)):
         return None
     return Failure(pair, pair.distance / max(epsilon, _LEAST), pair.distance, inherited)
@@ -232,11 +225,11 @@ def wrong_kernel(
     ends = set(pairs), {each.b for each in pairs.values()}
     for side, (trace, last) in ((1, (b, pair.b[0])), (0, (a, pair.a[0]))):
         for node in between(trace, last, ends[side]):
-            for slot, error in _own_errors(node):
+            for slot, error in own_errors(node):
                 if error < _A_GOOD_PART * off:
                     continue
                 both = (a.nodes[pair.a[0]], node) if side else (node, b.nodes[pair.b[0]])
-                evidence = f"in {sides[side]}: its output differs by {error:.2g} of its largest element from a float64 computation on the same inputs"
+                evidence = f"in {sides[side]}: {told_error(error)}"
                 score = error / epsilon_of(node.outputs[slot].dtype)
                 return Suspect("kernel", *both, "output", slot, score, evidence)
     return None
@@ -252,27 +245,6 @@ def wrong_kernels(
         if suspect is not None:
             found.setdefault((suspect.a, suspect.b), suspect)
     return list(found.values())
-
-
-def _own_errors(node: Node) -> Iterator[tuple[int, float]]:
-    """The output slots with an error larger than rounding allows, and the error."""
-    if not any(epsilon_of(record.dtype) for record in node.outputs.values()):
-        return
-    values = recorded_inputs(node)
-    done = replay(node, values)
-    if done is None:
-        return
-    summands = replay(node, {slot: np.abs(value) for slot, value in values.items()})
-    for slot, record in node.outputs.items():
-        given = recorded(record)
-        if given is None or slot not in done.outputs or slot in unspecified_outputs(node.op.kernel or node.op.op_type):
-            continue
-        reference = done.outputs[slot]
-        if reference.size != given.size:
-            continue
-        error = error_of(reference, given, None if summands is None else summands.outputs.get(slot))
-        if error > allowed_error(node, record) > 0:
-            yield slot, error
 
 
 # Which operator in a failing segment causes the difference.
@@ -393,7 +365,7 @@ def _without_counterpart(ours: Sequence[Node], theirs: Sequence[Node]) -> list[N
 
 def _computes(node: Node) -> bool:
     """Whether the operator computes new floating-point values, or chooses among its inputs."""
-    if not any(epsilon_of(record.dtype) for record in node.outputs.values()):
+    if not coarsest(node.outputs.values()):
         return False
     return bool(node.concepts & _CHOOSES) or class_of(node.op.op_type) not in ("moves", "casts")
 
@@ -525,7 +497,7 @@ class _Segment:
             exact, rounded = self._run(change, "float64"), self._run(change, "float32")
             if exact is None or rounded is None or exact.size != theirs.size:
                 continue
-            left, _ = in_roundings(exact, rounded, theirs, epsilon)
+            left, _ = _times_rounding(exact, rounded, theirs, epsilon)
             if left <= _EXPLAINS and left * _EXPLAINS <= times:
                 return change
         return None
