@@ -5,21 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdump.checks.operator_classes import class_of
-from opdump.comparison.differences import Difference, apart, coarsest, epsilon_of, equal_elements, same_statistics, unshaped_difference
+from opdump.comparison.differences import (
+    WHOLLY,
+    Array,
+    Difference,
+    apart,
+    coarsest,
+    epsilon_of,
+    equal_elements,
+    same_statistics,
+    unshaped_difference,
+)
 from opdump.comparison.execution import recorded, recorded_inputs, replay
 from opdump.comparison.nodes import Node
 from opdump.comparison.step_statistics import size_of
 from opdump.comparison.trace import has_elements
-from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +150,7 @@ def error_of(reference: Array, given: Array, summands: Array | None) -> float:
 def record_difference(one: TensorRecord, other: TensorRecord) -> Difference | None:
     """The difference of two tensors, from their elements or else from their statistics; None if neither suffices."""
     if math.prod(one.shape) != math.prod(other.shape):
-        return Difference(math.inf, math.inf, math.inf)
+        return WHOLLY
     if has_elements(one) and has_elements(other):
         return unshaped_difference(one.numpy(), other.numpy())
     relative = 0.0 if same_statistics(one, other) else apart(one, other)
@@ -164,7 +170,7 @@ def own_errors(node: Node) -> Iterator[tuple[int, float]]:
     exact = Float64Outputs.of(node) if coarsest(node.outputs.values()) else None
     for slot, record in node.outputs.items() if exact is not None else ():
         given = recorded(record)
-        if given is None or exact is None or slot in unspecified_outputs(node.op.kernel or node.op.op_type):
+        if given is None or exact is None or slot in node.unspecified:
             continue
         error = exact.error(slot, given)
         if error is not None and exact.exact[slot].size == given.size and error > allowed_error(node, record) > 0:

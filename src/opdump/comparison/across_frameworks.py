@@ -5,27 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
-
-from numpy.typing import NDArray
+from typing import Final
 
 from opdump.adapters.replay import replayer_of
-from opdump.checks.operator_classes import class_of
 from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import coarsest, epsilon_of, in_roundings
+from opdump.comparison.differences import Array, coarsest, epsilon_of, in_roundings
 from opdump.comparison.kernel_accuracy import has_graphs
-from opdump.comparison.nodes import Kind, Node, Suspect, reachable
+from opdump.comparison.nodes import Node, Place, Suspect, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
 from opdump.comparison.trace import Trace
-from opdump.comparison.unexplained import record_at, results
+from opdump.comparison.unexplained import results
 from opdump.comparison.value_matching import (
     WITHIN,
     Matched,
     Pair,
-    Place,
     Shared,
     drifted_inputs,
     match_kinds,
@@ -35,8 +31,6 @@ from opdump.comparison.value_matching import (
 from opdump.comparison.value_run import Failure, between, named, run_on_values, wrong_kernel, wrong_kernels
 from opdump.records import RunFact, TensorRecord
 
-Array = NDArray[Any]
-
 _CERTAIN: Final = 1e-4
 """A pair whose values differ by at most this, relative to their root mean square, is never doubted."""
 _STANDS_FOR: Final[RunFact] = "stands_for"
@@ -44,7 +38,6 @@ _TRIALS: Final = 64
 """How many times a doubtful pair is dropped to see whether fewer pairs fail."""
 _QUANTISED_APART: Final = 0.05
 """The same limit for quantised networks, relative to the size of the values."""
-_OTHER_WAY_ROUND: Final[Mapping[Kind, Kind]] = {"missing": "extra", "extra": "missing"}
 
 
 @dataclass(slots=True)
@@ -95,7 +88,7 @@ def of_different_frameworks(a: Trace, b: Trace, frameworks: tuple[Collection[str
         return True
     if has_graphs(a.nodes) or has_graphs(b.nodes):
         return False  # a compiled program has no operator names in common with the eager one
-    ours, theirs = ({node.op.kernel or node.op.op_type for node in trace.nodes} for trace in (a, b))
+    ours, theirs = ({node.kernel for node in trace.nodes} for trace in (a, b))
     return bool(ours and theirs) and len(ours & theirs) * 4 < min(len(ours), len(theirs))
 
 
@@ -212,18 +205,15 @@ class _Results:
 
     def lost(self, partners: Mapping[Place, Place], other: _Results) -> list[Place]:
         """The results that the other program lacks, and those from which it computes a different result. `partners` has the paired values."""
-        lacking = [place for place in self.places if place not in self.held and epsilon_of(self.record(place).dtype)]
+        lacking = [place for place in self.places if place not in self.held and epsilon_of(self.trace.at(place).dtype)]
         return lacking + [
             place
             for place in self.places
             if place in partners and not _leads_to(other.trace, partners[place][0], other.held)
         ]
 
-    def record(self, place: Place) -> TensorRecord:
-        return record_at(self.trace, place)
-
     def size(self, place: Place) -> int:
-        return math.prod(self.record(place).shape)
+        return math.prod(self.trace.at(place).shape)
 
 
 def _reordered(ours: _Results, theirs: _Results, matched: Matched) -> Iterator[tuple[Place, Place, str]]:
@@ -231,7 +221,7 @@ def _reordered(ours: _Results, theirs: _Results, matched: Matched) -> Iterator[t
     for place in ours.places:
         number = matched.a.made.get(place)
         same = [each for each in theirs.places if number is not None and matched.b.made.get(each) == number]
-        if same and all(_is_reordered(ours.record(place), theirs.record(each)) for each in same):
+        if same and all(_is_reordered(ours.trace.at(place), theirs.trace.at(each)) for each in same):
             name = ours.trace.nodes[place[0]].op.op_name
             yield place, same[0], f"a result has the same elements in a different order: the output of {name}"
 
@@ -255,7 +245,7 @@ def _replaced(ours: _Results, theirs: _Results, pairs: Collection[Pair]) -> Iter
 
 def _is_far(ours: _Results, place: Place, theirs: _Results, other: Place) -> bool:
     """Whether two results differ by more than rounding, or cannot be compared."""
-    off = distance(ours.record(place), theirs.record(other))
+    off = distance(ours.trace.at(place), theirs.trace.at(other))
     return off is None or off > RESULT.of(_rounding(ours.trace, place[0], theirs.trace, other[0]))
 
 
@@ -282,7 +272,7 @@ def _leads_to(trace: Trace, index: int, ends: Collection[Place]) -> bool:
     """Whether a node is one of these results, or reaches one through operators that only move or cast."""
 
     def movers(node: int) -> Iterator[int]:
-        return (each for each in trace.readers(node) if class_of(trace.nodes[each].op.op_type) in ("moves", "casts"))
+        return (each for each in trace.readers(node) if trace.nodes[each].operator_class in ("moves", "casts"))
 
     return not reachable([index], movers).isdisjoint(end for end, _ in ends)
 
@@ -300,14 +290,9 @@ def _turned(found: Outcome, b: Trace) -> Outcome:
     """The outcome with A and B swapped; `b` is the trace of the new B."""
     found.pairs = [pair.turned(b) for pair in found.pairs]
     found.failing = {pair.turned(b) for pair in found.failing}
-    found.suspects = [_swapped(each) for each in found.suspects]
+    found.suspects = [each.turned() for each in found.suspects]
     found.between, found.unused, found.unmatched = found.between[::-1], found.unused[::-1], found.unmatched[::-1]
     return found
-
-
-def _swapped(suspect: Suspect) -> Suspect:
-    kind = _OTHER_WAY_ROUND.get(suspect.kind, suspect.kind)
-    return replace(suspect, kind=kind, a=suspect.b, b=suspect.a)
 
 
 def _can_run(trace: Trace) -> int:
@@ -360,7 +345,7 @@ def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: 
     found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
     found |= {node.index for node in trace.nodes} - trace.with_ancestors(index for index, _ in ends)
     nodes = [trace.nodes[index] for index in sorted(found)]
-    return [each for each in nodes if (each.index, 0) not in shared.made or class_of(each.op.op_type) != "moves"]
+    return [each for each in nodes if (each.index, 0) not in shared.made or each.operator_class != "moves"]
 
 
 def _depend_alike(a: Trace, b: Trace, matched: Matched) -> Callable[[Node, Node], bool]:
@@ -440,11 +425,7 @@ def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
     """These nodes, their ancestors, and nodes that only move the outputs of either."""
     found = trace.with_ancestors(nodes)
     for node in trace.nodes:
-        if (
-            class_of(node.op.op_type) == "moves"
-            and node.makers
-            and all(maker in found for maker, _ in node.makers.values())
-        ):
+        if node.operator_class == "moves" and node.makers and all(maker in found for maker, _ in node.makers.values()):
             found.add(node.index)
     return found
 
@@ -506,7 +487,7 @@ class ValueTable:
         return [row for pair, row in zip(self.pairs, self.outputs, strict=True) if (pair.a[0], pair.b[0]) == places]
 
     def _outputs(self, pair: Pair) -> Outputs:
-        one, other = (trace.nodes[index].outputs[slot] for trace, (index, slot) in ((self.a, pair.a), (self.b, pair.b)))
+        one, other = self.a.at(pair.a), self.b.at(pair.b)
         with_a, with_b = (
             [self._names[side][node.index] for node in between(trace, last, ends) if node.index != last]
             for side, (trace, last, ends) in enumerate(
@@ -559,7 +540,7 @@ def without_counterpart(a: Trace, b: Trace) -> str:
     for here, there in ((a, b), (b, a)):
         others = [(node.index, record) for node in there.nodes for record in node.outputs.values()]
         for index, slot in _results_of_modes(here):
-            record = here.nodes[index].outputs[slot]
+            record = here.at((index, slot))
             if not any(_is_near(here, index, record, there, *other) for other in others):
                 return OTHER_RESULTS.format(slot, here.nodes[index].op.op_name)
     return ""

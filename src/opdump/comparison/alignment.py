@@ -16,7 +16,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.nodes import Node
+from opdump.comparison.nodes import Node, Place
 from opdump.comparison.trace import Trace, leaf_name, owners
 from opdump.doing import note
 from opdump.records import OpRecord, TensorRecord
@@ -357,7 +357,7 @@ def _key(node: Node) -> Token:
 def _near(
     node: Node,
     pairs: Mapping[int, int],
-    users_b: Mapping[tuple[int, int], list[tuple[int, int]]],
+    users_b: Mapping[Place, list[Place]],
     storages: Mapping[int, int],
     by_storage: Mapping[int, list[int]],
 ) -> set[int]:
@@ -446,8 +446,8 @@ def _common_storages(a: Trace, b: Trace, pairs: Mapping[int, int], known: Mappin
 class _Sides:
     a: Trace
     b: Trace
-    users_a: Mapping[tuple[int, int], list[tuple[int, int]]]
-    users_b: Mapping[tuple[int, int], list[tuple[int, int]]]
+    users_a: Mapping[Place, list[Place]]
+    users_b: Mapping[Place, list[Place]]
     storages: Mapping[int, int]
     known: Mapping[int, int]
     """The storages matched by content, or in an earlier step."""

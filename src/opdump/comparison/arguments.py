@@ -7,13 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import LEAST_FILL, apart, coarsest, epsilon_of, same_statistics
-from opdump.comparison.nodes import Node, Suspect, are_of_two_modes, reachable
+from opdump.comparison.nodes import Node, Place, Suspect, are_of_two_modes, reachable
 from opdump.comparison.step_statistics import has_statistics
 from opdump.comparison.trace import Trace, has_elements
-from opdump.op_types.unspecified import unspecified_outputs
 
 _OF_NO_VALUE: Final = frozenset(
     {"device", "pin_memory", "layout", "memory_format", "non_blocking", "generator", "dtype", "implicit", "copy"}
@@ -189,8 +187,8 @@ def _fills(value: Any) -> bool:
     return isinstance(value, (int, float)) and abs(value) >= LEAST_FILL
 
 
-def _differing_output(one: Node, other: Node, read: Collection[tuple[int, int]]) -> int | None:
-    unspecified = unspecified_outputs(other.op.kernel or other.op.op_type)
+def _differing_output(one: Node, other: Node, read: Collection[Place]) -> int | None:
+    unspecified = other.unspecified
     for slot, record in other.outputs.items():
         before = one.outputs.get(slot)
         if before is None or slot in unspecified:
@@ -272,7 +270,7 @@ def _readers(trace: Trace, node: Node) -> list[Node]:
     """The readers of a node's outputs. A reader that only moves elements is replaced by its own readers."""
 
     def moves(index: int) -> bool:
-        return class_of(trace.nodes[index].op.op_type) == "moves"
+        return trace.nodes[index].operator_class == "moves"
 
     found = reachable([node.index], lambda index: trace.readers(index) if index == node.index or moves(index) else ())
     return [trace.nodes[index] for index in sorted(found - {node.index}) if not moves(index)]

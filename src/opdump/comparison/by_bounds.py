@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.adapters.replay import replayer_of
-from opdump.checks.operator_classes import class_of
 from opdump.comparison.accuracy import KERNEL
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import (
@@ -27,12 +26,10 @@ from opdump.comparison.differences import (
     unshaped_difference,
 )
 from opdump.comparison.kernel_accuracy import has_graphs
-from opdump.comparison.nodes import Node, Suspect
+from opdump.comparison.nodes import Node, Place, Suspect
 from opdump.comparison.trace import Trace, has_elements, tells_sources
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
-
-Array = NDArray[Any]
 
 _HANDS_ON: Final[Mapping[str, float]] = {"moves": 4.0, "casts": 4.0, "cube": 64.0, "computes": 64.0}
 """How many times an operator may amplify a difference of its inputs, by its class."""
@@ -91,7 +88,7 @@ class _Judging:
     lasts: float
     """The largest difference that earlier steps left."""
     suspects: list[Suspect] = field(default_factory=list)
-    apart: dict[tuple[int, int], float] = field(default_factory=dict)
+    apart: dict[Place, float] = field(default_factory=dict)
     """The relative difference of each output of A's operators in B."""
     _seen: set[bytes] = field(default_factory=set)
     """The contents of inputs that were reported, since other operators may read them too."""
@@ -166,7 +163,7 @@ class _Judging:
         """The suspect for an output that differs by more than its class of operators allows, given the difference of the inputs."""
         record, after = one.outputs[slot], other.outputs[slot]
         epsilon = self._epsilon(record, after)
-        kind = class_of(one.op.op_type)
+        kind = one.operator_class
         allowed = KERNEL.of(epsilon) + _HANDS_ON[kind] * given
         if given > _AGREES or (not epsilon and given) or off.relative <= allowed:
             return None
@@ -197,7 +194,7 @@ def _content(record: TensorRecord) -> bytes:
     return np.ascontiguousarray(record.numpy()).tobytes()
 
 
-def _lone(trace: Trace, maker: tuple[int, int] | None, matched: Container[int]) -> tuple[Node, int] | None:
+def _lone(trace: Trace, maker: Place | None, matched: Container[int]) -> tuple[Node, int] | None:
     """The maker of an input and its slot, if it computes something and has no counterpart."""
     if maker is None or maker[0] in matched or not _computes(trace.nodes[maker[0]]):
         return None
@@ -206,7 +203,7 @@ def _lone(trace: Trace, maker: tuple[int, int] | None, matched: Container[int]) 
 
 def _computes(node: Node) -> bool:
     """Whether it does more than move or cast elements, which equal programs may do in different places."""
-    return class_of(node.op.op_type) not in ("moves", "casts")
+    return node.operator_class not in ("moves", "casts")
 
 
 def _given_alike(one: Node, other: Node, count: int, within: float) -> NDArray[np.bool_]:

@@ -12,19 +12,16 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment, LostGradients, arguments_key
 from opdump.comparison.arguments import differing
-from opdump.comparison.differences import Difference, epsilon_of, fill_as_infinity, in_roundings
+from opdump.comparison.differences import Array, Difference, epsilon_of, fill_as_infinity, in_roundings
 from opdump.comparison.execution import Constants, Execution, input_of, same_inputs
 from opdump.comparison.nodes import Kind, Node, Suspect, reachable, storages_of, without
 from opdump.comparison.trace import Trace, has_elements, leaf_name
-
-Array = NDArray[Any]
 
 
 @dataclass
@@ -144,9 +141,6 @@ class Reach:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._users: dict[int, list[int]] = {}
-        for (maker, _), readers in trace.users().items():
-            self._users.setdefault(maker, []).extend(index for index, _ in readers)
         self._gradients: dict[str, list[int]] = {}
         for node in trace.nodes:
             if node.op.forward_op:
@@ -159,7 +153,7 @@ class Reach:
         """The nodes that follow from a node, without the node itself."""
 
         def followers(index: int) -> Iterator[int]:
-            yield from self._users.get(index, ())
+            yield from self._trace.readers(index)
             yield from self._gradients.get(self._trace.nodes[index].op.op_name, ())
 
         return reachable([start], followers) - {start}
@@ -277,9 +271,12 @@ class Causes:
 
     def of_input(self, one: Node, other: Node, slot: int, found: Difference) -> Suspect:
         """The cause of an input that differs."""
-        writers_a = self._reference.writers.get((one.index, slot), frozenset())
-        writers_b = self._run.writers.get((other.index, slot), frozenset())
-        return self._cause(one, other, slot, writers_a, writers_b, found)
+        return self._cause(one, other, slot, *self._writers(one, other, slot), found)
+
+    def _writers(self, one: Node, other: Node, slot: int) -> tuple[frozenset[int], frozenset[int]]:
+        """The operators that wrote an input, in A and in B."""
+        none = frozenset[int]()
+        return self._reference.writers.get((one.index, slot), none), self._run.writers.get((other.index, slot), none)
 
     def of_final(
         self, one: Node, other: Node, writers_a: frozenset[int], writers_b: frozenset[int], found: Difference
@@ -314,9 +311,7 @@ class Causes:
             if moved is not None:
                 return self._operator(moved, only_a, score)
             one, other, slot = self._other_parameter(writers_a, writers_b) or (one, other, slot)
-            writers_a = self._reference.writers.get((one.index, slot), frozenset())
-            writers_b = self._run.writers.get((other.index, slot), frozenset())
-            return self._other_source(one, other, slot, writers_a, writers_b, score)
+            return self._other_source(one, other, slot, *self._writers(one, other, slot), score)
         if not only_a:
             guilty = self._first_with_the_same(only_b)
             what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads its output"

@@ -149,13 +149,14 @@ _SQUARES_LEAST: Final = 1e-150
 _SQUARES_MOST: Final = 1e150
 """Sums of squares of numbers in this range neither overflow nor underflow in float64."""
 _NONE: Final = Difference(0.0, 0.0, 0.0)
-_WHOLLY: Final = Difference(math.inf, math.inf, math.inf)
+WHOLLY: Final = Difference(math.inf, math.inf, math.inf)
+"""The distance of tensors that have nothing in common."""
 
 
 def difference(one: Array, other: Array) -> Difference:
     """Return the distance of `other` from `one`. NaN, infinities and fill values that both have in the same position are left out."""
     if one.shape != other.shape:
-        return _WHOLLY
+        return WHOLLY
     one, other = comparable(one), comparable(other)
     found = compare_pair(one, other)
     if not found.different:
@@ -168,7 +169,7 @@ def difference(one: Array, other: Array) -> Difference:
         share = found.different / one.size
         return Difference(share, 1.0, share)
     if not are_finite(found):
-        return _WHOLLY
+        return WHOLLY
     top = max(found.peak_a, found.peak_b)
     unit = 1.0
     if not _SQUARES_LEAST < found.max_absolute <= top < _SQUARES_MOST:

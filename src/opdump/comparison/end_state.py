@@ -10,24 +10,20 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdump.checks.not_finite import has_nan
 from opdump.checks.not_finite import not_finite as count_of_not_finite
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import Difference, Elements, difference
+from opdump.comparison.differences import Array, Difference, Elements, difference
 from opdump.comparison.execution import Execution, recorded
 from opdump.comparison.memory import Named
-from opdump.comparison.nodes import Node, Suspect, may_leave_results, storages_of
-from opdump.comparison.step_statistics import Slot, inputs_of
+from opdump.comparison.nodes import Node, Place, Suspect, may_leave_results, storages_of
+from opdump.comparison.step_statistics import inputs_of
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
-from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
-
-Array = NDArray[Any]
 
 _READ_AS_NUMBERS: Final = frozenset({"ones_like", "_local_scalar_dense"})
 """Operators that read losses: the backward pass begins with one, or the program reads the number."""
@@ -68,7 +64,7 @@ class EndState:
     """Contents of storages that the step made. The next step, if any, shows which of them the program keeps."""
     numbers: Sequence[End] = ()
     """Losses: values from which the backward pass begins, and numbers that the program reads."""
-    outputs: Mapping[tuple[int, int], End] = field(default_factory=dict)
+    outputs: Mapping[Place, End] = field(default_factory=dict)
     """Outputs that no operator reads, by node and slot, if nothing is trained."""
 
     def __iter__(self) -> Iterator[End]:
@@ -140,7 +136,7 @@ def of_no_storage(run: Execution) -> list[End]:
     return [*_numbers(run), *(() if _trains(run.trace) else dict(_outputs(run)).values())]
 
 
-def forget_the_rest(run: Execution, node: Node, read: Collection[tuple[int, int]]) -> None:
+def forget_the_rest(run: Execution, node: Node, read: Collection[Place]) -> None:
     """Drops the inputs and outputs of a node that `ends_of` does not need; `read` is the result of `outputs_read`."""
     if not read_as_number(node):
         run.inputs[node.index] = {}
@@ -153,7 +149,7 @@ def read_as_number(node: Node) -> bool:
     return node.bare_type in _READ_AS_NUMBERS
 
 
-def outputs_read(trace: Trace) -> set[tuple[int, int]]:
+def outputs_read(trace: Trace) -> set[Place]:
     """The outputs that any node reads."""
     return {maker for node in trace.nodes for maker in node.makers.values()}
 
@@ -212,7 +208,7 @@ def _same_numbers(first: Sequence[End], second: Sequence[End]) -> bool:
     return len(first) != len(second) or (_are_among(first, second) and _are_among(second, first))
 
 
-def _is_output(end: End, place: tuple[int, int], others: Mapping[tuple[int, int], End], alignment: Alignment) -> bool:
+def _is_output(end: End, place: Place, others: Mapping[Place, End], alignment: Alignment) -> bool:
     there = alignment.b_of.get(place[0])
     partner = None if there is None else others.get((there, place[1]))
     if partner is not None and is_same(end, partner):
@@ -257,7 +253,7 @@ def _numbers(run: Execution) -> Iterator[End]:
                     yield End(value, _size(value))
 
 
-def _outputs(run: Execution) -> Iterator[tuple[tuple[int, int], End]]:
+def _outputs(run: Execution) -> Iterator[tuple[Place, End]]:
     read = outputs_read(run.trace)
     for node in run.trace.nodes:
         if not any((node.index, slot) in read for slot in node.outputs):
@@ -458,12 +454,12 @@ def _leaves_odd(trace: Trace) -> bool:
     return bool((~np.isfinite(columns.numbers[rows]) & columns.held[rows]).any())
 
 
-def _ends(trace: Trace) -> Sequence[Slot]:
+def _ends(trace: Trace) -> Sequence[Place]:
     told = trace.columns.told
     return trace.rows.ends(told if told.any() else np.ones_like(told))
 
 
-def _left(trace: Trace) -> dict[str, list[Slot]]:
+def _left(trace: Trace) -> dict[str, list[Place]]:
     """The ends of a step under the empty name (with unread outputs if nothing is trained), and losses by the type of their reader."""
     trains = any(node.op.phase != "forward" for node in trace.nodes)
     found = {"": list(dict.fromkeys((*_ends(trace), *(() if trains else trace.rows.unread))))}
@@ -475,23 +471,23 @@ def _left(trace: Trace) -> dict[str, list[Slot]]:
     return found
 
 
-def _odd(trace: Trace, left: Mapping[str, Sequence[Slot]]) -> dict[str, list[Slot]]:
+def _odd(trace: Trace, left: Mapping[str, Sequence[Place]]) -> dict[str, list[Place]]:
     """The outputs with NaN or infinities."""
     return {kind: [place for place in places if _oddness_of(trace, place)] for kind, places in left.items()}
 
 
-def _began(trace: Trace, other: Trace, partners: Mapping[int, int], left: Sequence[Slot]) -> dict[Slot, bool]:
+def _began(trace: Trace, other: Trace, partners: Mapping[int, int], left: Sequence[Place]) -> dict[Place, bool]:
     """The outputs where NaN or infinities begin that the matched operator of the other run does not produce, and whether all inputs are finite.
 
     NaN and infinities in values from an earlier step, or in data, begin at no operator.
     """
 
-    def is_shared(place: Slot) -> bool:
+    def is_shared(place: Place) -> bool:
         partner = partners.get(place[0])
         return partner is not None and _oddness_of(other, (partner, place[1])) >= _oddness_of(trace, place)
 
-    found: dict[Slot, bool] = {}
-    seen: set[Slot] = set()
+    found: dict[Place, bool] = {}
+    seen: set[Place] = set()
     waiting = list(left)
     while waiting:
         place = waiting.pop()
@@ -509,11 +505,11 @@ def _began(trace: Trace, other: Trace, partners: Mapping[int, int], left: Sequen
     return found
 
 
-def _oddness_of(trace: Trace, place: Slot) -> int:
+def _oddness_of(trace: Trace, place: Place) -> int:
     index, slot = place
     node = trace.nodes[index]
     record = node.outputs.get(slot)
-    return 0 if record is None or slot in unspecified_outputs(node.op.kernel or node.op.op_type) else _oddness(record)
+    return 0 if record is None or slot in node.unspecified else _oddness(record)
 
 
 def _oddness(record: TensorRecord) -> int:

@@ -9,22 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.adapters.replay import Replayed, replayer_of
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import same_bits
+from opdump.comparison.differences import Array, same_bits
 from opdump.comparison.memory import Memory, Named, widened
-from opdump.comparison.nodes import Node
+from opdump.comparison.nodes import Node, Place
 from opdump.comparison.trace import Trace, has_elements, leaf_name, lifetimes
 from opdump.doing import note
 from opdump.errors import CannotReplayError
 from opdump.records import TensorRecord
-
-Array = NDArray[Any]
 
 
 def recorded(record: TensorRecord) -> Array | None:
@@ -56,6 +54,14 @@ def recorded_inputs(node: Node) -> dict[int, Array]:
 def recorded_values(records: Mapping[int, TensorRecord]) -> dict[int, Array]:
     """The recorded elements, as from `recorded`, of those tensors that have any."""
     return {slot: value for slot, record in records.items() if (value := recorded(record)) is not None}
+
+
+def outputs_of_both(one: Node, other: Node) -> Iterator[tuple[int, Array, Array]]:
+    """The slots and the recorded elements of the outputs that both nodes have."""
+    for slot, record in other.outputs.items():
+        first, second = recorded(one.outputs[slot]) if slot in one.outputs else None, recorded(record)
+        if first is not None and second is not None:
+            yield slot, first, second
 
 
 def same_inputs(one: Node, other: Node) -> bool:
@@ -94,11 +100,11 @@ class Execution:
     """The contents of named inputs when they were first read."""
     leaf_storages: dict[int, Named] = field(default_factory=dict)
     """The same by storage, for inputs with or without a name."""
-    leaf_reads: set[tuple[int, int]] = field(default_factory=set)
+    leaf_reads: set[Place] = field(default_factory=set)
     """Inputs that no operator of the step made, by node and slot."""
-    writers: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
+    writers: dict[Place, frozenset[int]] = field(default_factory=dict)
     """The nodes that wrote each input that any node wrote."""
-    unwritten: dict[tuple[int, int], NDArray[np.bool_]] = field(default_factory=dict)
+    unwritten: dict[Place, NDArray[np.bool_]] = field(default_factory=dict)
     """For inputs that operators wrote in part: the elements that no operator wrote."""
     inputs: dict[int, dict[int, Array]] = field(default_factory=dict)
     """Inputs by node, for nodes whose inputs are kept."""
@@ -248,7 +254,7 @@ class StepInputs:
     run: Execution
     alignment: Alignment
     """The alignment with the other program, B."""
-    _later: dict[tuple[int, int], Array] = field(default_factory=dict)
+    _later: dict[Place, Array] = field(default_factory=dict)
     _a_of_storage: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:

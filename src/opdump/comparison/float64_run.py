@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import difference, epsilon_of, unshaped_difference
+from opdump.comparison.differences import Array, difference, epsilon_of, unshaped_difference
 from opdump.comparison.end_state import EndState, ends_of, forget_the_rest, outliving, outputs_read, same_ends
 from opdump.comparison.execution import (
     Execution,
@@ -29,11 +28,9 @@ from opdump.comparison.execution import (
     replay,
 )
 from opdump.comparison.memory import Carried, Named, StateMapping, StateTracker
-from opdump.comparison.nodes import Node
+from opdump.comparison.nodes import Node, Place
 from opdump.comparison.trace import Trace, lasting
 from opdump.records import TensorRecord
-
-Array = NDArray[Any]
 
 Noise = Literal["begin", "outputs", "all"]
 """Where last bits are changed: in the initial values of a program, in outputs of operators that do not run in float64, or in both and all other outputs,
@@ -277,7 +274,7 @@ class _Both:
         )
 
 
-Spreads = Mapping[tuple[int, int], float]
+Spreads = Mapping[Place, float]
 """By node and slot: how far rounding moves a tensor, as a root mean square."""
 
 
@@ -298,11 +295,11 @@ class _Own:
 
     def spread(self, steps: Sequence[_Step], nodes: AbstractSet[int]) -> Spreads:
         """How far the inputs and outputs of these nodes of the last step move."""
-        found: dict[tuple[int, int], float] = {}
+        found: dict[Place, float] = {}
         for number in range(self._done, len(steps)):
             step, is_asked = steps[number], number == len(steps) - 1
             asked = KeptValues(frozenset(), step.wanted[self.side], nodes if is_asked else frozenset())
-            plain: Mapping[tuple[int, int], Array] = {}
+            plain: Mapping[Place, Array] = {}
             for simulation in self._runs:
                 run = Execution(step.traces[self.side])
                 if self._failed or not simulation.step(
@@ -320,7 +317,7 @@ class _Own:
         return {} if self._failed else found
 
 
-def _values(run: Execution, nodes: AbstractSet[int]) -> Iterator[tuple[tuple[int, int], Array]]:
+def _values(run: Execution, nodes: AbstractSet[int]) -> Iterator[tuple[Place, Array]]:
     for index in nodes:
         yield from (((index, slot), value) for slot, value in run.outputs.get(index, {}).items())
         yield from (((index, ~slot), value) for slot, value in run.inputs.get(index, {}).items())

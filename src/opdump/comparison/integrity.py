@@ -9,14 +9,14 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdump.comparison.accuracy import DATA, DIVERGENCE
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import (
+    Array,
     Difference,
     difference,
     epsilon_of,
@@ -27,16 +27,14 @@ from opdump.comparison.differences import (
     same_statistics,
     unshaped_difference,
 )
-from opdump.comparison.execution import draws, recorded
+from opdump.comparison.execution import draws, outputs_of_both, recorded
 from opdump.comparison.memory import Memory, Named, extent_of, in_storage_order, view_of
-from opdump.comparison.nodes import Kind, Node, Suspect, storages_of
+from opdump.comparison.nodes import Kind, Node, Place, Suspect, storages_of
 from opdump.comparison.step_statistics import has_statistics
 from opdump.comparison.trace import Lifetimes, Trace, has_elements, leaf_name, lifetimes, names_a_state
 from opdump.graph import shown_source
-from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
 
-Array = NDArray[Any]
 _STEPS: Final = 8
 """Tensors without a name are recognized for this many steps."""
 
@@ -67,20 +65,20 @@ def _digest(dtype: str, values: Array) -> Digest:
 class Integrity:
     """`violations` by node and slot. `state` has the named tensors (parameters, buffers, optimizer states) at the end of the step."""
 
-    violations: dict[tuple[int, int], Violation] = field(default_factory=dict)
-    inherited: set[tuple[int, int]] = field(default_factory=set)
+    violations: dict[Place, Violation] = field(default_factory=dict)
+    inherited: set[Place] = field(default_factory=set)
     """Named inputs that no operator of the step wrote, and that are unchanged since the previous step."""
     state: dict[str, Named] = field(default_factory=dict)
     left: dict[Digest, frozenset[int]] = field(default_factory=dict)
     """The final contents of storages, and the nodes that wrote them. They identify unnamed tensors in the next step."""
-    came_from: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
+    came_from: dict[Place, frozenset[int]] = field(default_factory=dict)
     """For inputs not written in this step whose contents the previous step left in a storage: the nodes of that step that wrote them."""
     left_earlier: dict[Digest, int] = field(default_factory=dict)
     """The final contents of storages in steps before the previous one, and how many steps ago: two optimizers may alternate."""
-    came_earlier: dict[tuple[int, int], int] = field(default_factory=dict)
+    came_earlier: dict[Place, int] = field(default_factory=dict)
     """Inputs with such contents, and how many steps ago they were left."""
 
-    def copy_origin(self, first: tuple[int, int], place: tuple[int, int]) -> None:
+    def copy_origin(self, first: Place, place: Place) -> None:
         """Note that an input was read again and unchanged, so that it has the same origin as at the first read."""
         if first in self.inherited:
             self.inherited.add(place)
@@ -90,14 +88,12 @@ class Integrity:
             self.came_earlier[place] = self.came_earlier[first]
 
     @property
-    def found_again(self) -> set[tuple[int, int]]:
+    def found_again(self) -> set[Place]:
         """Inputs that no operator of the step wrote, and whose contents an earlier step left."""
         return {*self.inherited, *self.came_from, *self.came_earlier}
 
 
-def were_left_alike(
-    a: Integrity, at_a: tuple[int, int], b: Integrity, at_b: tuple[int, int], b_of_before: Mapping[int, int]
-) -> bool:
+def were_left_alike(a: Integrity, at_a: Place, b: Integrity, at_b: Place, b_of_before: Mapping[int, int]) -> bool:
     """Whether the contents of two inputs were left by matched operators of the previous step, or by equally old steps.
 
     `b_of_before` has the operators of B in the previous step by those of A. Operators without a match are no evidence against it.
@@ -138,7 +134,7 @@ class _MemoryCheck:
         """Named inputs, at their first read."""
         self._changed: dict[int, frozenset[int]] = {}
         """By storage, the nodes whose output was changed by something else, which may change it again."""
-        self._first_read: dict[int, tuple[int, int]] = {}
+        self._first_read: dict[int, Place] = {}
         """By storage that no operator of the step wrote, the input that read it first."""
 
     def read(self, node: Node, slot: int, record: TensorRecord) -> None:
@@ -165,9 +161,7 @@ class _MemoryCheck:
             elif not is_made and storage in self._first_read:
                 self.found.copy_origin(self._first_read[storage], place)
 
-    def _find_in_previous_step(
-        self, place: tuple[int, int], record: TensorRecord, values: Array, *, is_unknown: bool
-    ) -> None:
+    def _find_in_previous_step(self, place: Place, record: TensorRecord, values: Array, *, is_unknown: bool) -> None:
         """Find an input that no operator of this step wrote, by its name or by its contents. It may be known in part."""
         name = leaf_name(record)
         held = self._before.state.get(name) if is_unknown else None
@@ -293,7 +287,7 @@ class Read:
 
 
 def changed_data(
-    a: Trace, b: Trace, read_a: Collection[tuple[int, int]], read_b: Collection[tuple[int, int]]
+    a: Trace, b: Trace, read_a: Collection[Place], read_b: Collection[Place]
 ) -> Iterator[tuple[Read, Read]]:
     """Yield pairs of data of A and B that differ in some elements by more than rounding. Data that the other program reads unchanged, and
     parameters, are left out. `read_a` and `read_b` are the inputs, by node and slot.
@@ -308,9 +302,7 @@ def changed_data(
             yield one, other
 
 
-def data_suspects(
-    a: Trace, b: Trace, read_a: Collection[tuple[int, int]], read_b: Collection[tuple[int, int]]
-) -> Iterator[Suspect]:
+def data_suspects(a: Trace, b: Trace, read_a: Collection[Place], read_b: Collection[Place]) -> Iterator[Suspect]:
     """Yield the pairs of `changed_data` as suspects, at their first read."""
     for one, other in changed_data(a, b, read_a, read_b):
         what = f"data differ: {apart(one.values, other.values)}; an input of the program, first read here"
@@ -354,7 +346,7 @@ def shows(a: Trace, b: Trace, alignment: Alignment, other: Node) -> bool:
         if partner is None or not node.outputs:
             return True
         for slot, record in node.outputs.items():
-            if slot in unspecified_outputs(node.op.kernel or node.op.op_type):
+            if slot in node.unspecified:
                 continue
             before = a.nodes[partner].outputs.get(slot)
             first, second = None if before is None else recorded(before), recorded(record)
@@ -370,7 +362,7 @@ def shows(a: Trace, b: Trace, alignment: Alignment, other: Node) -> bool:
     return False
 
 
-def _data(trace: Trace, reads: Collection[tuple[int, int]]) -> list[Read]:
+def _data(trace: Trace, reads: Collection[Place]) -> list[Read]:
     found: list[Read] = []
     for index, slot in sorted(reads):
         node = trace.nodes[index]
@@ -416,21 +408,20 @@ def initial_draws(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspect]
         one, other = a.nodes[here], b.nodes[there]
         if other.op.phase != "forward" or not draws(other) or one.written_arguments != other.written_arguments:
             continue
-        for slot, record in other.outputs.items():
-            first, second = recorded(one.outputs[slot]) if slot in one.outputs else None, recorded(record)
-            if record.memory is None or first is None or second is None or first.shape != second.shape:
-                continue
-            if difference(first, second).relative > OTHER_NUMBERS and is_read(b, other, slot):
-                yield drawn_otherwise(one, other, slot)
+        suspects = drawn_otherwise(b, one, other, OTHER_NUMBERS)
+        yield from (each for each in suspects if other.outputs[each.slot].memory is not None)
 
 
-def drawn_otherwise(one: Node, other: Node, slot: int) -> Suspect:
-    """Return the suspect for a random operator that produced different numbers."""
+def drawn_otherwise(b: Trace, one: Node, other: Node, within: float) -> Iterator[Suspect]:
+    """Yield the suspects for the outputs of a random operator that an operator of B reads, and that differ by more than `within`."""
     what = "the same operator drew different random numbers: the seed or the number of earlier draws differs"
-    return Suspect("random", one, other, "output", slot, math.inf, what)
+    for slot, first, second in outputs_of_both(one, other):
+        is_drawn = first.shape == second.shape and difference(first, second).relative > within
+        if is_drawn and _is_read(b, other, slot):
+            yield Suspect("random", one, other, "output", slot, math.inf, what)
 
 
-def is_read(trace: Trace, drawn: Node, slot: int) -> bool:
+def _is_read(trace: Trace, drawn: Node, slot: int) -> bool:
     """Whether an operator reads this output, or a result of in-place operators on it. Operators that only overwrite it do not count. True if
     its memory or values are unknown.
     """

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump import amounts
 from opdump.adapters.replay import replayer_of
-from opdump.checks.operator_classes import class_of
 from opdump.comparison.accuracy import (
     GRAPH,
     KERNEL,
@@ -30,7 +29,8 @@ from opdump.comparison.accuracy import (
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import (
-    Difference,
+    WHOLLY,
+    Array,
     coarsest,
     difference,
     epsilon_of,
@@ -44,6 +44,7 @@ from opdump.comparison.differences import (
 from opdump.comparison.execution import (
     Execution,
     draws,
+    outputs_of_both,
     recorded,
     recorded_input,
     recorded_inputs,
@@ -51,13 +52,9 @@ from opdump.comparison.execution import (
     replay,
     same_inputs,
 )
-from opdump.comparison.nodes import Node, Suspect, are_of_two_modes, reachable
+from opdump.comparison.nodes import Node, Place, Suspect, are_of_two_modes, reachable
 from opdump.comparison.trace import Trace, leaf_name
-from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
-
-Array = NDArray[Any]
-
 
 _TIMES_THE_OTHER: Final = 64.0
 _FEWEST: Final = 8
@@ -90,10 +87,10 @@ def _lone(trace: Trace, matched: Container[int], end: int) -> Iterator[Node]:
 def kernel_suspect(one: Node, other: Node) -> Suspect | None:
     """A suspect if one run's output is wrong for its own inputs. Both nodes are the same operator with the same arguments."""
     exact = cache(Float64Outputs.of)
-    for slot, (first, second) in _outputs_of_both(one, other).items():
+    for slot, first, second in outputs_of_both(one, other):
         record = other.outputs[slot]
         allowed = max(allowed_error(other, record), allowed_error(one, one.outputs[slot]))
-        if not allowed or difference(first, second).peak <= allowed:
+        if not allowed or slot in other.unspecified or difference(first, second).peak <= allowed:
             continue
         exact_a, exact_b = exact(one), exact(other)
         own_a = None if exact_a is None else exact_a.error(slot, first)
@@ -107,17 +104,6 @@ def kernel_suspect(one: Node, other: Node) -> Suspect | None:
     return None
 
 
-def _outputs_of_both(one: Node, other: Node) -> dict[int, tuple[Array, Array]]:
-    """The recorded elements of the outputs that both nodes have, by slot, without those whose contents are unspecified."""
-    unspecified = unspecified_outputs(other.op.kernel or other.op.op_type)
-    return {
-        slot: (first, second)
-        for slot, record in other.outputs.items()
-        if slot in one.outputs and slot not in unspecified
-        if (first := recorded(one.outputs[slot])) is not None and (second := recorded(record)) is not None
-    }
-
-
 def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
     """A suspect if a few elements of an output are further from the float64 result than rounding allows, and further than all the others.
 
@@ -126,12 +112,7 @@ def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
     for slot, record in node.outputs.items():
         given = recorded(record)
         allowed = allowed_error(node, record)
-        if (
-            given is None
-            or given.size < _FEWEST
-            or not allowed
-            or slot in unspecified_outputs(node.op.kernel or node.op.op_type)
-        ):
+        if given is None or given.size < _FEWEST or not allowed or slot in node.unspecified:
             continue
         exact = Float64Outputs.of(node)
         reference = None if exact is None else exact.exact.get(slot)
@@ -185,7 +166,7 @@ def opaque_suspects(a: Trace, b: Trace, alignment: Alignment) -> tuple[list[Susp
         if suspect is not None:
             suspects.append(suspect)
         elif not are_same:
-            not_proven.add(other.op.kernel or other.op.op_type)
+            not_proven.add(other.kernel)
     return suspects, not_proven
 
 
@@ -197,17 +178,17 @@ def _judged(one: Node, other: Node) -> tuple[Suspect | None, bool]:
         and not (one.is_rewritten or other.is_rewritten)
         and _OF_SEVERAL_PROCESSES not in other.op.kernel
     )
-    outputs = _outputs_of_both(one, other)
+    outputs = [each for each in outputs_of_both(one, other) if each[0] not in other.unspecified]
     are_same = True
-    for slot, (first, second) in outputs.items():
+    for slot, first, second in outputs:
         record = other.outputs[slot]
         found = (unshaped_difference if are_of_two_modes(one, other) else difference)(first, second)
         are_same &= not found
         epsilon = coarsest((record, one.outputs[slot]))
         if are_given_the_same and found.relative > OPAQUE.of(epsilon):
-            values = *recorded_inputs(one).values(), *(of_a for of_a, _ in outputs.values())
+            values = *recorded_inputs(one).values(), *(of_a for _, of_a, _ in outputs)
             if found.absolute > LARGEST * epsilon * max(map(_largest, values)):
-                what = f"the inputs have the same bits in both runs and the outputs differ; {other.op.kernel or other.op.op_type} cannot be run again"
+                what = f"the inputs have the same bits in both runs and the outputs differ; {other.kernel} cannot be run again"
                 return Suspect(
                     "kernel", one, other, "output", slot, in_roundings(found.relative, epsilon_of(record.dtype)), what
                 ), False
@@ -226,9 +207,6 @@ def _largest(values: Array) -> float:
 # Judges a compiled graph, which is one operator, against the operators that compute the same in the other run. These are run again in float64 on the
 # inputs of each run. A graph rounds at different places, so its error is compared with theirs. Operators of TensorFlow are not run again: the outputs
 # of a graph compiled by XLA are compared with the recorded outputs of the other run.
-
-Place = tuple[int, int]
-"""A node and the slot of an output."""
 
 _TIMES_THE_OPERATORS: Final = 8.0
 """A graph may be this many times further off than the operators, because it rounds at different places."""
@@ -266,8 +244,9 @@ class JudgedGraphs:
 
     def mirrored(self) -> JudgedGraphs:
         """The same with A and B exchanged."""
-        suspects = [replace(each, a=each.b, b=each.a) for each in self.suspects]
-        return JudgedGraphs(suspects, self.notes, self.of_b, self.of_a, self.kernels, self.pairs)
+        return JudgedGraphs(
+            [each.turned() for each in self.suspects], self.notes, self.of_b, self.of_a, self.kernels, self.pairs
+        )
 
 
 def judge_graphs(a: Trace, b: Trace, alignment: Alignment) -> JudgedGraphs:
@@ -353,10 +332,10 @@ class _Graphs:
         """A suspect if the output of a graph is further from the plain run's than rounding allows."""
         other, record, expected = (
             self.other.nodes[graph[0]],
-            self.other.nodes[graph[0]].outputs[graph[1]],
-            self._record(place),
+            self.other.at(graph),
+            self.plain.at(place),
         )
-        found = record_difference(expected, record) or Difference(math.inf, math.inf, math.inf)
+        found = record_difference(expected, record) or WHOLLY
         relative, absolute = found.relative, found.absolute
         between = [self.plain.nodes[index] for index in sorted(self._between(place[0]))]
         outputs = [each for step in between for each in step.outputs.values()]
@@ -373,10 +352,7 @@ class _Graphs:
 
     def _summands(self, place: Place) -> Iterable[TensorRecord]:
         """The inputs of the last computing operator before an output: a result that cancels is off by their rounding."""
-        node = self.plain.nodes[place[0]]
-        while class_of(node.op.op_type) in ("moves", "casts") and 0 in node.makers:
-            node = self.plain.nodes[node.makers[0][0]]
-        return node.inputs.values()
+        return self.plain.computing(place[0]).inputs.values()
 
     def _places(self) -> dict[Place, Place]:
         """Map outputs of graphs to outputs of the plain run: to one with the same readers, or else to the closest one."""
@@ -408,7 +384,7 @@ class _Graphs:
 
     def _apart(self, place: Place, graph: Place) -> float:
         """The distance of a graph's output from an output of the plain run; NaN if their types or sizes differ."""
-        one, other = self._record(place), self.other.nodes[graph[0]].outputs[graph[1]]
+        one, other = self.plain.at(place), self.other.at(graph)
         if not _is_like(one, other):
             return math.nan
         found = record_difference(one, other)
@@ -419,12 +395,9 @@ class _Graphs:
         for reader, slot in readers:
             here = self.plain_of.get(reader)
             maker = None if here is None else self.plain.nodes[here].makers.get(slot)
-            if maker is not None and maker[0] not in self.matched and _is_like(self._record(maker), record):
+            if maker is not None and maker[0] not in self.matched and _is_like(self.plain.at(maker), record):
                 return maker
         return None
-
-    def _record(self, place: Place) -> TensorRecord:
-        return self.plain.nodes[place[0]].outputs[place[1]]
 
     def _run(self, leaves: _StepInputs | None) -> dict[int, Float64Outputs]:
         """Run the plain program on its own values, or on those of the other run. Operators that both runs have pass on their recorded outputs.
@@ -466,7 +439,7 @@ class _Graphs:
                 for slot in node.outputs:
                     graph = self.graph_place.get((node.index, slot))
                     if graph is not None:
-                        record = node.outputs[slot] if leaves is None else self.other.nodes[graph[0]].outputs[graph[1]]
+                        record = node.outputs[slot] if leaves is None else self.other.at(graph)
                         outputs |= recorded_values({slot: record})
             run.write(node, outputs)
         return found
@@ -477,7 +450,7 @@ class _Graphs:
         """A suspect, or the errors of the plain run and of the graph; neither if their outputs have the same bits."""
         node, other = self.plain.nodes[place[0]], self.other.nodes[graph[0]]
         record = other.outputs[graph[1]]
-        one, two = recorded(self._record(place)), recorded(record)
+        one, two = recorded(self.plain.at(place)), recorded(record)
         if one is None or two is None or same_bits(one, two):
             return None, None
         two = two.reshape(one.shape)

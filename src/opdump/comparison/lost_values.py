@@ -24,7 +24,7 @@ from opdump.comparison.accuracy import RESULT
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import accepted_rounding, differing, does_the_same
 from opdump.comparison.differences import apart, epsilon_of
-from opdump.comparison.nodes import Node, place_in_list, reachable
+from opdump.comparison.nodes import Node, Place, place_in_list, reachable
 from opdump.comparison.step_statistics import (
     OF_LISTS,
     PRODUCTS,
@@ -171,24 +171,22 @@ def _size(record: TensorRecord) -> int:
 
 # Compares what two runs leave, even if it is split into different tensors: q, k and v in one matrix or in three.
 
-Output = tuple[int, int]
-"""A node index and an output slot."""
 _MOST_PARTS: Final = 4
 _MOST_COMBINATIONS: Final = 20_000
 """If N parts have more combinations than this, N or more parts are not tried."""
 _MOST_WHOLES: Final = 96
 """Of each run, at most this many tensors are tried as wholes and as parts."""
 
-End = tuple[Output, TensorRecord, bool]
+End = tuple[Place, TensorRecord, bool]
 """An output that a run leaves at the end of a step, and whether it is noise."""
 Ends = list[End]
 
 
-def without_parts(a: Ends, b: Ends, tolerance: float) -> tuple[list[Output], list[Output]]:
+def without_parts(a: Ends, b: Ends, tolerance: float) -> tuple[list[Place], list[Place]]:
     """The ends that are not noise, and that the other run lacks even if they are split differently (q, k and v in one matrix)."""
     a, b = _without_same_totals(a, b, tolerance)
-    used_a: set[Output] = set()
-    used_b: set[Output] = set()
+    used_a: set[Place] = set()
+    used_b: set[Place] = set()
     for wholes, parts, used_wholes, used_parts in ((b, a, used_b, used_a), (a, b, used_a, used_b)):
         for place, record, _ in wholes[:_MOST_WHOLES]:
             whole = place, record, False
@@ -242,7 +240,7 @@ def _sum_of(end: End) -> float:
     return 0.0 if is_noise else float(record.statistics.get("avg", math.nan)) * math.prod(record.shape)
 
 
-def _parts_of(whole: End, candidates: Ends, tolerance: float) -> list[Output]:
+def _parts_of(whole: End, candidates: Ends, tolerance: float) -> list[Place]:
     """Tensors that together have the elements of a whole. Of noise, only the magnitude is known."""
     size = math.prod(whole[1].shape)
     top, bottom = float(whole[1].statistics["max"]), float(whole[1].statistics["min"])
@@ -363,7 +361,7 @@ class Lost:
     """Whether the other run lacks some of the ends even in pieces."""
     given: frozenset[int] = frozenset()
     """The origins that read a value that no recorded operator made and the other run lacks."""
-    came_from: frozenset[Output] = frozenset()
+    came_from: frozenset[Place] = frozenset()
     """Outputs of the previous step from which these paths start."""
 
 
@@ -374,7 +372,7 @@ Key = tuple[int, float, tuple[StatisticValue, ...]]
 class Made:
     """A value of an earlier step that the other run lacks, or has only within a wider tolerance."""
 
-    by: Output | None
+    by: Place | None
     """Its maker in the previous step; None if it is from an earlier one."""
     state: State
     drift: float
@@ -423,7 +421,7 @@ class StepValues:
                 first.take_for_noise(place)
                 second.take_for_noise(there)
 
-    def results_apart(self, *, also_written: bool) -> list[Output]:
+    def results_apart(self, *, also_written: bool) -> list[Place]:
         """Outputs of B that no operator reads, or with `also_written` all ends, that differ from A by more than the rounding of a first step.
 
         Noise is left out. Empty if values of the step before differ, however little: rounding grows from step to step.
@@ -435,7 +433,7 @@ class StepValues:
 
     def spread(
         self, nodes_a: Collection[int], nodes_b: Collection[int], _: float
-    ) -> tuple[Mapping[Output, float], Mapping[Output, float]]:
+    ) -> tuple[Mapping[Place, float], Mapping[Place, float]]:
         """How far rounding moves the inputs and outputs of these nodes of each run, as a root mean square; infinite for noise.
 
         For runs whose operators cannot be run again. Inputs are keyed by the complement of their slot.
@@ -453,7 +451,7 @@ class StepValues:
         lost = self._traced(later[0].came_from, later[1].came_from)
         return lost if any(each.is_certain for each in lost) else (Lost(), Lost())
 
-    def _traced(self, ends_a: Collection[Output], ends_b: Collection[Output]) -> tuple[Lost, Lost]:
+    def _traced(self, ends_a: Collection[Place], ends_b: Collection[Place]) -> tuple[Lost, Lost]:
         lost_a, lost_b = without_parts(self.a.of(ends_a), self.b.of(ends_b), self._base)
         if not lost_a and not lost_b:
             return Lost(), Lost()
@@ -512,22 +510,22 @@ class _Side:
         cancels = shares <= max(_CANCELS, base / 2)
         self._cancels: set[int] = set(np.flatnonzero(cancels).tolist())
         """Rows of outputs that are remainders of cancellation."""
-        self._followed: dict[Output, State] = {}
+        self._followed: dict[Place, State] = {}
         """The states of the outputs of the nodes that were followed."""
-        self._drifts: dict[Output, float] = {}
+        self._drifts: dict[Place, float] = {}
         """The distance of a known output to its counterpart; for other outputs, the largest drift of their inputs."""
-        self._frail: set[Output] = set()
+        self._frail: set[Place] = set()
         """Remainders of cancellation, and what was computed only from noise: equal in both runs only by chance."""
-        self._changed: set[Output] = set()
+        self._changed: set[Place] = set()
         """Outputs that differ from that of the matched operator, even if the other run has the value elsewhere."""
-        self._read: dict[Output, State] = {}
+        self._read: dict[Place, State] = {}
         self._left = left
         self._went_apart = went_apart
-        self._seen: dict[Output, Output] = {}
+        self._seen: dict[Place, Place] = {}
         """For inputs without a known maker: the earlier output of the step with the same statistics."""
         self._given: set[int] = set()
         """Nodes that read a value that no operator made and the other run lacks."""
-        self._came_from: dict[Output, Output] = {}
+        self._came_from: dict[Place, Place] = {}
         """The makers, in the previous step, of inputs that the other run lacks."""
         odd = self._columns.told[outputs] & (np.isinf(near) | cancels)
         waiting = sorted({self._rows.outputs[row][0] for row in np.flatnonzero(odd).tolist()} | self._readers_of_left())
@@ -537,7 +535,7 @@ class _Side:
     def _values(self) -> ValueIndex:
         return ValueIndex([*records_of(self._other), *self._pieces], self._most)
 
-    def state(self, place: Output) -> State | None:
+    def state(self, place: Place) -> State | None:
         """The state of an output; None if it has no statistics."""
         found = self._followed.get(place)
         if found is None:
@@ -552,10 +550,10 @@ class _Side:
             state: State = "noise" if place in self._frail else of_output
             drift = self._drifts[place] if state == "known" else 0.0
             if state != "known" or drift > self._base:
-                found[_key(self.trace.nodes[place[0]].outputs[place[1]])] = Made(place, state, drift)
+                found[_key(self.trace.at(place))] = Made(place, state, drift)
         return found
 
-    def updates(self) -> Mapping[int, Output]:
+    def updates(self) -> Mapping[int, Place]:
         """The outputs that the optimizer leaves, by storage."""
         return {
             memory.storage: (index, slot)
@@ -564,7 +562,7 @@ class _Side:
             and (memory := self.trace.nodes[index].outputs[slot].memory) is not None
         }
 
-    def take_for_noise(self, place: Output) -> None:
+    def take_for_noise(self, place: Place) -> None:
         """Marks an output that the other run lacks as noise."""
         if self._followed.get(place) == "unknown":
             self._followed[place] = "noise"
@@ -646,7 +644,7 @@ class _Side:
         return written if "noise" in states and "unknown" not in states else []
 
     @cached_property
-    def _writes(self) -> list[tuple[int, int, Output]]:
+    def _writes(self) -> list[tuple[int, int, Place]]:
         """The inputs that are written to variables, with their makers."""
         return [
             (node.index, slot, maker)
@@ -744,7 +742,7 @@ class _Side:
         made_state = self.state(maker)
         return ("unknown" if made_state in ("known", None) else made_state), drift
 
-    def _drift(self, place: Output) -> float:
+    def _drift(self, place: Place) -> float:
         """The drift of an output; 0 if it is not compared."""
         found = self._drifts.get(place)
         if found is None:
@@ -769,17 +767,17 @@ class _Side:
         self._seen[node.index, slot] = maker
         return self.state(maker) or "unknown", self._drift(maker)
 
-    def _last_with(self, record: TensorRecord, before: int) -> Output | None:
+    def _last_with(self, record: TensorRecord, before: int) -> Place | None:
         """The last output before a node with the same statistics as this record."""
         key, count = _key(record), len(self._rows.outputs)
         is_like = self._columns.told[:count] & (self._columns.norms[:count] == norm_of(record))
         for row in np.flatnonzero(is_like)[::-1].tolist():
             index, slot = self._rows.outputs[row]
-            if index < before and _key(self.trace.nodes[index].outputs[slot]) == key:
+            if index < before and _key(self.trace.at((index, slot))) == key:
                 return index, slot
         return None
 
-    def ends(self) -> list[Output]:
+    def ends(self) -> list[Place]:
         """What the step leaves: the last writes to earlier memory, and losses; without such writes, all outputs that no operator reads.
 
         If the runs have different numbers of losses, these are losses of parts of a batch and do not count.
@@ -809,7 +807,7 @@ class _Side:
         """Whether the statistics of anything that the step leaves differ in the other run, however little."""
         return any(self._near[self._rows.of_output[place]] for place in self.ends())
 
-    def further_than(self, most: float, places: Iterable[Output]) -> list[Output]:
+    def further_than(self, most: float, places: Iterable[Place]) -> list[Place]:
         """The places whose outputs are further than `most` from those of the matched operators, without noise."""
         found = []
         for place in places:
@@ -824,11 +822,11 @@ class _Side:
                 found.append(place)
         return found
 
-    def spread(self, nodes: Collection[int]) -> Mapping[Output, float]:
+    def spread(self, nodes: Collection[int]) -> Mapping[Place, float]:
         """How far rounding moves the inputs and outputs of these nodes: infinitely for noise, by the rounding of the statistics for known values
         that depend on noise, and by 0 for others.
         """
-        found: dict[Output, float] = {}
+        found: dict[Place, float] = {}
         for node in (self.trace.nodes[index] for index in nodes):
             for slot, record in node.outputs.items():
                 found[node.index, slot] = self._spread((node.index, slot), record)
@@ -836,7 +834,7 @@ class _Side:
                 found[node.index, ~slot] = self._spread(node.makers.get(slot), record)
         return found
 
-    def _spread(self, made: Output | None, record: TensorRecord) -> float:
+    def _spread(self, made: Place | None, record: TensorRecord) -> float:
         state = None if made is None else self.state(made)
         if state == "noise" or (state == "known" and made in self._frail):
             return math.inf
@@ -845,9 +843,9 @@ class _Side:
         return self._base * size_of(record)
 
     @cached_property
-    def _of_noise(self) -> set[Output]:
+    def _of_noise(self) -> set[Place]:
         """Outputs of this step that depend on noise."""
-        found: set[Output] = set()
+        found: set[Place] = set()
         for node in self.trace.nodes:
             for slot in node.outputs:
                 place = node.index, slot
@@ -857,14 +855,14 @@ class _Side:
                     found.add(place)
         return found
 
-    def unread(self) -> list[Output]:
+    def unread(self) -> list[Place]:
         """Losses: outputs that no operator reads."""
         return self._rows.unread
 
-    def of(self, places: Iterable[Output]) -> Ends:
+    def of(self, places: Iterable[Place]) -> Ends:
         """Those of the places that are noise or that the other run lacks."""
         return [
-            (place, self.trace.nodes[place[0]].outputs[place[1]], self.state(place) == "noise")
+            (place, self.trace.at(place), self.state(place) == "noise")
             for place in sorted(places)
             if self._followed.get(place) in ("unknown", "noise") and not self._is_elsewhere(place)
         ]
@@ -888,13 +886,11 @@ class _Side:
         places = ((index, slot) for slot in self.trace.nodes[index].outputs)
         return any(self._followed.get(place) == "known" and self._drifts[place] > self._base for place in places)
 
-    def _is_elsewhere(self, place: Output) -> bool:
+    def _is_elsewhere(self, place: Place) -> bool:
         """Whether the other run has the value of a changed output elsewhere."""
-        return (
-            place in self._changed and self._values.distance(self.trace.nodes[place[0]].outputs[place[1]]) <= self._base
-        )
+        return place in self._changed and self._values.distance(self.trace.at(place)) <= self._base
 
-    def traced(self, ends: Collection[Output], unread: Collection[Output]) -> Lost:
+    def traced(self, ends: Collection[Place], unread: Collection[Place]) -> Lost:
         """The paths to these ends, or only to the ends that the other run lacks even in pieces, if there are any."""
         certain, unread = self._unknown(ends), self._unknown(unread)
         ends = certain or ends
@@ -903,7 +899,7 @@ class _Side:
         makers = cache(self._lost_makers)
         paths = {end: reachable([end], makers) for end in (*ends, *unread)}
         places = set().union(*paths.values())
-        reached: dict[int, set[Output]] = defaultdict(set)
+        reached: dict[int, set[Place]] = defaultdict(set)
         for end, path in paths.items():
             for index, _ in path:
                 reached[index].add(end)
@@ -916,10 +912,10 @@ class _Side:
         }
         return Lost(frozenset(reached), shares, bool(certain), frozenset(self._given & origins), came_from)
 
-    def _unknown(self, places: Iterable[Output]) -> list[Output]:
+    def _unknown(self, places: Iterable[Place]) -> list[Place]:
         return [place for place in places if self.state(place) == "unknown"]
 
-    def _lost_makers(self, place: Output) -> set[Output]:
+    def _lost_makers(self, place: Place) -> set[Place]:
         """The outputs from which this output was computed and that the other run lacks."""
         index, slot = place
         node = self.trace.nodes[index]

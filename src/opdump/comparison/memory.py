@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog
-from opdump.comparison.differences import equal_elements, same_bits
-from opdump.comparison.nodes import Node, storages_of
+from opdump.comparison.differences import Array, equal_elements, same_bits
+from opdump.comparison.nodes import Node, Place, storages_of
 from opdump.comparison.trace import Lifetimes, Trace, has_elements, leaf_name, names_a_state, read_traces
 from opdump.records import TensorRecord
-
-Array = NDArray[Any]
 
 
 def widened(array: Array) -> Array:
@@ -140,7 +138,7 @@ class Memory:
 
     wide: bool = True
     _buffers: dict[int, _Buffer] = field(default_factory=dict)
-    _made: dict[tuple[int, int], tuple[Array, TensorRecord]] = field(default_factory=dict)
+    _made: dict[Place, tuple[Array, TensorRecord]] = field(default_factory=dict)
 
     def write(
         self, index: int, slot: int, record: TensorRecord, values: Array, only: NDArray[np.bool_] | None = None
@@ -387,7 +385,7 @@ class _Joining:
         self.finals: dict[str, TensorRecord] = {}
         self._held = Memory(wide=False)
         self._names: dict[str, int] = {}
-        self._left: dict[int, dict[Hashable, tuple[int, int] | None]] = defaultdict(dict)
+        self._left: dict[int, dict[Hashable, Place | None]] = defaultdict(dict)
         """The statistics in each storage, with the output that made them."""
         self._states: dict[int, str] = {}
         """The names of parameters by storage."""
@@ -448,7 +446,7 @@ class _Joining:
             known[number] = found
         return replace(record, memory=replace(record.memory, storage=known[number]))
 
-    def _maker(self, record: TensorRecord) -> tuple[int, int] | None:
+    def _maker(self, record: TensorRecord) -> Place | None:
         """The output of an earlier part that made all of the storage of an input."""
         if record.memory is None:
             return None
@@ -510,7 +508,7 @@ _ELEMENTS_LOOKED_AT: Final = 256
 class Carried:
     """What a step finds again of the previous step."""
 
-    inputs: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    inputs: Mapping[Place, int] = field(default_factory=dict)
     """The storage of the previous step, by node and slot."""
     storages: Mapping[int, int] = field(default_factory=dict)
     """The storage of the previous step, by storage of this step, if the elements identify it without doubt."""
@@ -533,7 +531,7 @@ class StateTracker:
 
     def step(self, trace: Trace) -> Carried:
         """Processes the next step."""
-        inputs: dict[tuple[int, int], int] = {}
+        inputs: dict[Place, int] = {}
         storages: dict[int, int] = {}
         before_of: dict[int, int] = {}
         seen = Memory(wide=False)

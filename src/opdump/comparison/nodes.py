@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeVar
 
 from opdump.adapters.replay import defaults_of
+from opdump.checks.operator_classes import OperatorClass, class_of
 from opdump.graph import PYNATIVE
 from opdump.op_types import bare_name, rows_of
+from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import IO, RUN_FACTS, OpRecord, TensorRecord
 
 Item = TypeVar("Item", bound=Hashable)
+Place = tuple[int, int]
+"""A node and a slot of its outputs or inputs. Where both may be meant, an input has the complement of its slot (`~slot`)."""
 
 _MOVERS: Final = frozenset(
     {"clone", "contiguous", "_reshape_copy", "view_copy", "expand_copy", "permute_copy", "transpose_copy", "alias_copy"}
@@ -48,7 +52,7 @@ class Node:
     op: OpRecord
     inputs: Mapping[int, TensorRecord]
     outputs: Mapping[int, TensorRecord]
-    makers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    makers: Mapping[int, Place] = field(default_factory=dict)
     is_rewritten: bool = False
     """Whether the framework ran a different operator with different inputs, so that the outputs do not follow from the recorded inputs."""
     is_added: bool = False
@@ -59,10 +63,25 @@ class Node:
         """The operator type without namespace, overload and the suffix of in-place forms."""
         return bare_name(self.op.op_type)
 
+    @property
+    def kernel(self) -> str:
+        """The kernel; the type of an operator if it is unknown."""
+        return self.op.kernel or self.op.op_type
+
+    @cached_property
+    def operator_class(self) -> OperatorClass:
+        """What the operator does with elements, as from `class_of`."""
+        return class_of(self.op.op_type)
+
+    @cached_property
+    def unspecified(self) -> frozenset[int]:
+        """The slots of outputs whose contents are unspecified."""
+        return unspecified_outputs(self.kernel)
+
     @cached_property
     def concepts(self) -> frozenset[str]:
         """The concepts of the operator in the table of operator types, which are the same for all frameworks."""
-        return frozenset(row.concept for row in rows_of(self.op.kernel or self.op.op_type))
+        return frozenset(row.concept for row in rows_of(self.kernel))
 
     @cached_property
     def written_arguments(self) -> Mapping[str, Any]:
@@ -193,6 +212,11 @@ class Suspect:
         if self.kind in ("extra", "operator") and self.b is not None:
             return (-1, self.b.index)
         return (-1 if self.a is None else self.a.index, -1 if self.b is None else self.b.index)
+
+    def turned(self) -> Suspect:
+        """The suspect with A and B exchanged."""
+        kind: Kind = "extra" if self.kind == "missing" else "missing" if self.kind == "extra" else self.kind
+        return replace(self, kind=kind, a=self.b, b=self.a)
 
     @property
     def name(self) -> Hashable:

@@ -27,7 +27,6 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.catalog.query import nearest_to, selected_among, several
@@ -36,6 +35,7 @@ from opdump.comparison.alignment import Alignment, MatchKind, score
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import (
     DIFFERS,
+    Array,
     TensorLayout,
     apart,
     are_finite,
@@ -50,7 +50,6 @@ from opdump.comparison.value_matching import ValueKind
 from opdump.errors import ConfigError, DumpPathError
 from opdump.kernels import SUMMARY_FIELDS, PairMetrics, compare_pair
 from opdump.metrics import AddedMetrics
-from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
 from opdump.step_table import StepTable, StepTemplate
 
@@ -307,7 +306,6 @@ def _line(node: Any) -> int:
 # Measures the distance of paired outputs, for the table of a comparison. The work is split into units (rank, step, range of operators) that any
 # process can measure independently. Only one pair is in memory at a time, and large files are mapped.
 
-Array = NDArray[Any]
 State = Literal["identical", "noise", "introduced", "inherited"]
 
 _PAIRS_OF_A_UNIT: Final = 512
@@ -432,9 +430,7 @@ class PairRow:
 
 def outputs_of(one: Node, other: Node, matched_by: MatchKind = "name") -> Iterator[Outputs]:
     """Pairs of the outputs that both operators have, without those whose contents are unspecified."""
-    unspecified = unspecified_outputs(one.op.kernel or one.op.op_type) | unspecified_outputs(
-        other.op.kernel or other.op.op_type
-    )
+    unspecified = one.unspecified | other.unspecified
     likeness = 1.0 if matched_by == "name" else score(one, other)
     for slot, record in one.outputs.items():
         if slot in other.outputs and slot not in unspecified:

@@ -15,13 +15,14 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdump.comparison.accuracy import CONSTANTS, OF_ARGUMENTS, UNPROVEN
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, narrowed_results, planted_casts, scalars_read, told_of
 from opdump.comparison.causes import OF_THE_RUN, Causes, causes_first, ranked
 from opdump.comparison.differences import (
+    WHOLLY,
+    Array,
     Difference,
     coarsest,
     difference,
@@ -35,9 +36,11 @@ from opdump.comparison.execution import (
     Execution,
     draws,
     input_of,
+    outputs_of_both,
     recorded,
     recorded_input,
     recorded_inputs,
+    recorded_output,
     recorded_values,
     replay,
     run_reference,
@@ -52,7 +55,6 @@ from opdump.comparison.integrity import (
     data_suspect,
     data_suspects,
     drawn_otherwise,
-    is_read,
     maker_of,
     shown_data,
     shows,
@@ -60,12 +62,10 @@ from opdump.comparison.integrity import (
 )
 from opdump.comparison.kernel_accuracy import erring_kernel
 from opdump.comparison.memory import StateMapping
-from opdump.comparison.nodes import Findings, Node, Suspect, are_of_two_modes, without
+from opdump.comparison.nodes import Findings, Node, Place, Suspect, are_of_two_modes, without
 from opdump.comparison.substitution import Attribution, attribute
 from opdump.comparison.trace import Trace, lasting, leaf_name
 from opdump.records import TensorRecord
-
-Array = NDArray[Any]
 
 _TIMES_NOISE: Final = 100.0
 _SHARE_OF_NOISE: Final = 0.05
@@ -255,7 +255,7 @@ class ReferenceReplay:
         slots_differ = one.inputs.keys() != other.inputs.keys() and not are_of_two_modes(one, other)
         if slots_differ or (one.op.kernel != other.op.kernel and not given.odd):
             only_one = one.inputs.keys() ^ other.inputs.keys()
-            odd = given.odd or dict.fromkeys(only_one, Difference(math.inf, math.inf, math.inf))
+            odd = given.odd or dict.fromkeys(only_one, WHOLLY)
             given = replace(given, odd=odd)
         if given.odd or arguments:
             self._judge(one, other, given, arguments)
@@ -322,7 +322,7 @@ class ReferenceReplay:
         if self.found.suspects[-1] is suspect:
             self._told.add(tensor)
 
-    def _is_explained(self, here: tuple[int, int], there: tuple[int, int]) -> bool:
+    def _is_explained(self, here: Place, there: Place) -> bool:
         """Whether a difference of two inputs comes from the previous step, or is one that `_memory` reports."""
         return (
             (here in self.whole_a.inherited and there in self.whole_b.inherited)
@@ -381,9 +381,10 @@ class ReferenceReplay:
             found = self._effect(one, reference.outputs, actual.outputs)
             if found is None and same_inputs(one, other):
                 found = self._recorded_difference(one, other)
-            self._argument(one, other, found, arguments, is_latent=_differ_at_all(reference.outputs, actual.outputs))
+            is_latent = any(each for _, each in _differences(reference.outputs, actual.outputs))
+            self._argument(one, other, found, arguments, is_latent=is_latent)
             return
-        elif self._worst(one, other, reference.outputs, actual.outputs) is None:
+        elif not self._differ(one, other, reference.outputs, actual.outputs):
             return
         elif arguments:
             found = self._effect_on_inputs_of_a(one, other, given, reference.outputs)
@@ -416,28 +417,24 @@ class ReferenceReplay:
 
     def _not_run(self, node: Node) -> None:
         if not draws(node):
-            self.found.not_run.add(node.op.kernel or node.op.op_type)
+            self.found.not_run.add(node.kernel)
 
     def _recorded_difference(self, one: Node, other: Node) -> Difference | None:
         """The difference of the recorded outputs, for operators that cannot be run again; None if it may be rounding."""
         if draws(other):
-            return Difference(math.inf, math.inf, math.inf)
-        for slot, record in other.outputs.items():
-            first, second = recorded(one.outputs[slot]) if slot in one.outputs else None, recorded(record)
-            if first is not None and second is not None:
-                found = difference(first, second)
-                # If the inputs have the same bits, the smallest difference is the operator's.
-                least = 0.0 if same_inputs(one, other) else UNPROVEN.of(epsilon_of(record.dtype))
-                return found if found.relative > least else None
+            return WHOLLY
+        for slot, first, second in outputs_of_both(one, other):
+            found = difference(first, second)
+            # If the inputs have the same bits, the smallest difference is the operator's.
+            least = 0.0 if same_inputs(one, other) else UNPROVEN.of(epsilon_of(other.outputs[slot].dtype))
+            return found if found.relative > least else None
         return None
 
     def _effect(self, one: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]) -> Difference | None:
         """The difference of the outputs, if it exceeds a small part of the element type's rounding."""
-        for slot, record in one.outputs.items():
-            if slot in reference and slot in actual:
-                found = unshaped_difference(reference[slot], actual[slot])
-                if found.relative > OF_ARGUMENTS.of(epsilon_of(record.dtype)):
-                    return found
+        for slot, found in _differences(reference, actual):
+            if found.relative > OF_ARGUMENTS.of(epsilon_of(one.outputs[slot].dtype)):
+                return found
         return None
 
     def _effect_on_inputs_of_a(
@@ -450,25 +447,15 @@ class ReferenceReplay:
         alike = replay(other, given.ours)
         return None if alike is None else self._effect(one, reference, alike.outputs)
 
-    def _worst(
-        self, one: Node, other: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]
-    ) -> tuple[int, Difference] | None:
-        """The output that differs most; None if all differ by rounding only."""
-        worst: tuple[int, Difference] | None = None
-        for slot, record in one.outputs.items():
-            if slot not in reference or slot not in actual:
-                continue
-            found = unshaped_difference(reference[slot], actual[slot])
-            own = recorded(record)
-            noise = (
-                0.0 if own is None or own.shape != reference[slot].shape else difference(reference[slot], own).absolute
-            )
-            noise = noise if math.isfinite(noise) else 0.0
-            if self._counts(found, record, other.outputs.get(slot), noise) and (
-                worst is None or found.relative > worst[1].relative
-            ):
-                worst = slot, found
-        return worst
+    def _differ(self, one: Node, other: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]) -> bool:
+        """Whether any output differs by more than rounding, of constants and of the kernel of A."""
+        for slot, found in _differences(reference, actual):
+            own = recorded_output(one, slot)
+            is_alike = own is not None and own.shape == reference[slot].shape
+            noise = difference(reference[slot], own).absolute if own is not None and is_alike else 0.0
+            if self._counts(found, one.outputs[slot], other.outputs.get(slot), noise if math.isfinite(noise) else 0.0):
+                return True
+        return False
 
     def _other_name(self, one: Node, other: Node, slot: int) -> None:
         """Note an input that is a different parameter than in A and happens to have the same values."""
@@ -509,18 +496,11 @@ class ReferenceReplay:
 
     def _draw(self, one: Node, other: Node) -> None:
         """Report random numbers that differ: the same generator in the same state produces the same numbers."""
-        for slot, record in other.outputs.items():
-            first, second = recorded(one.outputs[slot]) if slot in one.outputs else None, recorded(record)
-            if first is None or second is None or first.shape != second.shape:
-                continue
-            # Outputs that also depend on floats (attention with dropout) differ by rounding; a different draw differs by much more.
-            reads_floats = any(each.dtype.startswith(("float", "bfloat")) for each in other.inputs.values())
-            if (
-                difference(first, second).relative > (OTHER_NUMBERS if reads_floats else 0.0)
-                and any((other.index, slot) in later.makers.values() for later in self.b.nodes[other.index + 1 :])
-                and is_read(self.b, other, slot)
-            ):
-                self.found.add(drawn_otherwise(one, other, slot))
+        # Outputs that also depend on floats (attention with dropout) differ by rounding; a different draw differs by much more.
+        reads_floats = any(each.dtype.startswith(("float", "bfloat")) for each in other.inputs.values())
+        for suspect in drawn_otherwise(self.b, one, other, OTHER_NUMBERS if reads_floats else 0.0):
+            if any((other.index, suspect.slot) in later.makers.values() for later in self.b.nodes[other.index + 1 :]):
+                self.found.add(suspect)
 
     def _finals(self) -> None:
         """Report tensors that differ at the end of the step and outlive it."""
@@ -530,5 +510,6 @@ class ReferenceReplay:
                 self.found.add(self.causes.of_final(left.a, left.b, left.writers_a, left.writers_b, left.difference))
 
 
-def _differ_at_all(one: Mapping[int, Array], other: Mapping[int, Array]) -> bool:
-    return any(slot in other and unshaped_difference(value, other[slot]) for slot, value in one.items())
+def _differences(one: Mapping[int, Array], other: Mapping[int, Array]) -> Iterator[tuple[int, Difference]]:
+    """The differences of the outputs of two operators, by slot."""
+    return ((slot, unshaped_difference(value, other[slot])) for slot, value in one.items() if slot in other)

@@ -254,15 +254,11 @@ def introduced(suspect: Suspect, *, of_ranks: bool = False) -> Introduced:
         suspect.slot,
         suspect.score if math.isfinite(suspect.score) else None,
         suspect.evidence,
-        _record(suspect.a),
-        _record(suspect.b),
+        None if suspect.a is None else suspect.a.op,
+        None if suspect.b is None else suspect.b.op,
         of_ranks,
         suspect.amount,
     )
-
-
-def _record(node: Node | None) -> OpRecord | None:
-    return None if node is None else node.op
 
 
 def _operator(op: OpRecord | None) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.differences import LEAST_FILL, NAMES, Numbers, epsilon_of, numbers_apart, numbers_of
-from opdump.comparison.nodes import Node, may_leave_results, place_in_list, storages_of
+from opdump.comparison.nodes import Node, Place, may_leave_results, place_in_list, storages_of
 from opdump.kernels import SUMMARY_FIELDS
 from opdump.records import TensorRecord
 
@@ -191,9 +191,6 @@ def _complement(mask: TensorRecord) -> TensorRecord:
 
 # What depends only on the operators of a step, and is shared by all steps that run the same ones: rows, readers, end results, sums.
 
-Slot = tuple[int, int]
-"""A node and a slot of its outputs or inputs."""
-
 OF_LISTS: Final = "_foreach_"
 """Prefix of operators that apply one operation to each tensor of a list."""
 _FUSED: Final = "_fused_"
@@ -212,10 +209,10 @@ class StepRows:
 
     def __init__(self, nodes: Sequence[Node], finals: Collection[TensorRecord] = ()) -> None:
         self._nodes, self._finals = nodes, finals
-        self.outputs: list[Slot] = [(node.index, slot) for node in nodes for slot in node.outputs]
-        self.inputs: list[Slot] = [(node.index, slot) for node in nodes for slot in node.inputs]
-        self.of_output: Mapping[Slot, int] = {place: row for row, place in enumerate(self.outputs)}
-        self.of_input: Mapping[Slot, int] = {
+        self.outputs: list[Place] = [(node.index, slot) for node in nodes for slot in node.outputs]
+        self.inputs: list[Place] = [(node.index, slot) for node in nodes for slot in node.inputs]
+        self.of_output: Mapping[Place, int] = {place: row for row, place in enumerate(self.outputs)}
+        self.of_input: Mapping[Place, int] = {
             place: row for row, place in enumerate(self.inputs, start=len(self.outputs))
         }
         self.leaves: Places = np.array(
@@ -223,13 +220,13 @@ class StepRows:
         )
         """The rows of inputs without a known maker."""
         self._sums: tuple[Bools, _Sums] | None = None
-        self._ends: tuple[Bools, list[Slot]] | None = None
+        self._ends: tuple[Bools, list[Place]] | None = None
         self._partners: tuple[StepRows, Mapping[int, int], Places] | None = None
 
     @cached_property
-    def users(self) -> Mapping[Slot, list[Slot]]:
+    def users(self) -> Mapping[Place, list[Place]]:
         """The readers of each output."""
-        found: dict[Slot, list[Slot]] = {}
+        found: dict[Place, list[Place]] = {}
         for node in self._nodes:
             for slot, maker in node.makers.items():
                 found.setdefault(maker, []).append((node.index, slot))
@@ -255,20 +252,20 @@ class StepRows:
             self._partners = other, matched, np.array(rows, np.intp)
         return self._partners[2]
 
-    def ends(self, told: Bools) -> list[Slot]:
+    def ends(self, told: Bools) -> list[Place]:
         """The results of the step: `written`, or if it is empty, `unread`."""
         return self.written(told) or self.unread
 
-    def written(self, told: Bools) -> list[Slot]:
+    def written(self, told: Bools) -> list[Place]:
         """The last writes to memory that existed before the step. `told` marks the rows with statistics."""
         if self._ends is None or not np.array_equal(self._ends[0], told):
             self._ends = told, self._written(told)
         return self._ends[1]
 
-    def _written(self, told: Bools) -> list[Slot]:
+    def _written(self, told: Bools) -> list[Place]:
         before = storages_of(self._finals)
         first: dict[int, str] = {}
-        written: dict[tuple[int, int], Slot] = {}
+        written: dict[tuple[int, int], Place] = {}
         for node in self._nodes:
             for record in node.inputs.values():
                 if record.memory is None or record.skip:
@@ -283,7 +280,7 @@ class StepRows:
         return [place for (storage, _), place in written.items() if storage in before]
 
     @cached_property
-    def unread(self) -> list[Slot]:
+    def unread(self) -> list[Place]:
         """First outputs of operators that may leave results, if no operator computes anything from them: losses, for example."""
         nodes = self._nodes
         read = {

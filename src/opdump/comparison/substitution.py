@@ -17,15 +17,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdump.comparison.accuracy import DIVERGENCE
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.causes import Sources, fingerprint
-from opdump.comparison.differences import epsilon_of, fill_as_infinity, in_roundings, same_bits, unshaped_difference
+from opdump.comparison.differences import (
+    Array,
+    epsilon_of,
+    fill_as_infinity,
+    in_roundings,
+    same_bits,
+    unshaped_difference,
+)
 from opdump.comparison.end_state import (
     ExpectedEndState,
     end_of,
@@ -36,11 +42,9 @@ from opdump.comparison.end_state import (
 )
 from opdump.comparison.execution import Constants, Execution, StepInputs, draws, recorded, recorded_values, replay
 from opdump.comparison.memory import Memory, Named
-from opdump.comparison.nodes import Node, Suspect, reachable, storages_of, without
+from opdump.comparison.nodes import Node, Place, Suspect, reachable, storages_of, without
 from opdump.comparison.trace import Trace, has_elements
 from opdump.records import TensorRecord
-
-Array = NDArray[Any]
 
 Lasting = tuple[AbstractSet[int], AbstractSet[int]]
 
@@ -70,7 +74,7 @@ class Substitution:
         self._first = _First(a, alignment, taken_over, lasting[0])
         self._goal = self._first.goals[0]
         """Coarse, to find large faults; `_whole` makes it exact if B misses nothing of the coarse one."""
-        self._leaf_values: dict[tuple[int, int], Array | None] = {}
+        self._leaf_values: dict[Place, Array | None] = {}
         self._missed_after: dict[AbstractSet[int], set[object]] = {}
         """The end values of B that A does not have, by the operators that were substituted."""
         self._outputs_read = outputs_read(b)
@@ -397,7 +401,7 @@ def _last_held(run: Execution, storages: Iterable[int]) -> dict[int, Named]:
     return {storage: held for storage in storages if (held := run.memory.storage(storage)) is not None}
 
 
-_Place = int | tuple[int, int] | None
+_Place = int | Place | None
 """A storage, or an output whose memory is unknown."""
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog
 from opdump.catalog.query import Execution
-from opdump.comparison.nodes import Node, reachable, scope_of, storages_of
+from opdump.comparison.nodes import Node, Place, reachable, scope_of, storages_of
 from opdump.comparison.step_statistics import Columns, Floats, Places, StepRows, columns_of, columns_of_summaries
 from opdump.errors import CorruptDumpError
 from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, PYNATIVE
@@ -136,11 +136,23 @@ class Trace:
         inputs = (record for node in self.nodes for record in node.inputs.values())
         return columns_of((*outputs, *inputs))
 
-    def users(self) -> Mapping[tuple[int, int], list[tuple[int, int]]]:
+    def at(self, place: Place) -> TensorRecord:
+        """The tensor at a place."""
+        node, slot = self.nodes[place[0]], place[1]
+        return node.outputs[slot] if slot >= 0 else node.inputs[~slot]
+
+    def computing(self, index: int) -> Node:
+        """The operator that computes the output of a node: the node itself, or the one whose output it only moves or casts."""
+        node = self.nodes[index]
+        while node.operator_class in ("moves", "casts") and 0 in node.makers:
+            node = self.nodes[node.makers[0][0]]
+        return node
+
+    def users(self) -> Mapping[Place, list[Place]]:
         """The readers of each output: the (node, slot) of an output -> the (node, slot) of each input."""
         return self.rows.users
 
-    def with_ancestors(self, nodes: Iterable[int], ends: Container[tuple[int, int]] = ()) -> set[int]:
+    def with_ancestors(self, nodes: Iterable[int], ends: Container[Place] = ()) -> set[int]:
         """The nodes and those that they depend on. Dependencies are not followed through the outputs `ends`."""
         return reachable(
             nodes, lambda index: (maker[0] for maker in self.nodes[index].makers.values() if maker not in ends)
@@ -215,7 +227,7 @@ class _StepReader:
     """Whether the run may have code that MindSpore compiled."""
     nodes: list[Node] = field(default_factory=list)
     finals: dict[int, dict[str, TensorRecord]] = field(default_factory=dict)
-    views: dict[tuple[int, int], tuple[int, OpRecord]] = field(default_factory=dict)
+    views: dict[Place, tuple[int, OpRecord]] = field(default_factory=dict)
     """The last view of each output, with the number of nodes before it."""
     updates: dict[int, str] = field(default_factory=dict)
     """The parameters that nodes of compiled code update."""
@@ -254,20 +266,20 @@ class _StepReader:
         self.nodes.append(Node(index, op, inputs, outputs, makers, is_rewritten, is_rewritten and is_added))
         self._last[op.op_name] = index
 
-    def _output(self, source: str) -> tuple[int, int] | None:
+    def _output(self, source: str) -> Place | None:
         """The node and slot that a source such as `conv-op3:0` names."""
         name, _, slot = source.rpartition(":")
         return (self._last[name], int(slot)) if name in self._last and slot.isdigit() else None
 
 
-def _add_last_views(nodes: list[Node], views: Mapping[tuple[int, int], tuple[int, OpRecord]]) -> None:
+def _add_last_views(nodes: list[Node], views: Mapping[Place, tuple[int, OpRecord]]) -> None:
     """Add views that are results of a step without training: the last view of an output, if no operator reads the output later.
 
     `views` has the last view of each output, with the number of nodes before it.
     """
     if any(node.op.phase != "forward" for node in nodes):
         return
-    latest: dict[tuple[int, int], int] = {}
+    latest: dict[Place, int] = {}
     for node in nodes:
         latest.update(dict.fromkeys(node.makers.values(), node.index))
     for (index, slot), (place, op) in sorted(views.items()):
@@ -572,7 +584,7 @@ def with_makers(trace: Trace) -> Trace:
     """Return the trace, with inferred makers if no input has a source."""
     if tells_sources(trace):
         return trace
-    latest: dict[_Bits, tuple[int, int]] = {}
+    latest: dict[_Bits, Place] = {}
     nodes = []
     for node in trace.nodes:
         makers = {slot: latest[bits] for slot, bits in _bits_of(node.inputs).items() if bits in latest}
@@ -625,14 +637,14 @@ class Lifetimes:
     """By node index, the values that no later operator uses."""
 
     storages: Mapping[int, Sequence[int]]
-    outputs: Mapping[int, Sequence[tuple[int, int]]]
+    outputs: Mapping[int, Sequence[Place]]
     """Outputs with unknown memory, as (node, slot)."""
 
 
 def lifetimes(trace: Trace, kept: Collection[int] = ()) -> Lifetimes:
     """Find the last use of each value. Storages of parameters and those in `kept` are needed after the step."""
     storages: dict[int, int] = {}
-    outputs: dict[tuple[int, int], int] = {}
+    outputs: dict[Place, int] = {}
     for node in trace.nodes:
         for record in (*node.inputs.values(), *node.outputs.values()):
             if record.memory is not None:

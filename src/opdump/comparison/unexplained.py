@@ -19,7 +19,6 @@ from typing import Final
 
 import numpy as np
 
-from opdump.checks.operator_classes import class_of
 from opdump.comparison.accuracy import DIVERGENCE, RESULT, distance, record_difference
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import accepted_rounding, differing, told_of
@@ -37,13 +36,10 @@ from opdump.comparison.differences import (
 from opdump.comparison.end_state import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
 from opdump.comparison.kernel_accuracy import JudgedGraphs
-from opdump.comparison.nodes import Kind, Node, Suspect, may_leave_results, storages_of
+from opdump.comparison.nodes import Kind, Node, Place, Suspect, may_leave_results, storages_of
 from opdump.comparison.trace import Trace, has_elements
-from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import IO, TensorRecord
 
-Place = tuple[int, int]
-"""A node and the slot of an output."""
 Spread = Callable[[AbstractSet[int], AbstractSet[int], float], tuple[Mapping[Place, float], Mapping[Place, float]]]
 """The effect of rounding on the outputs of these nodes of A and of B, as root mean square; the last argument bounds the unit of rounding."""
 
@@ -183,7 +179,7 @@ class _Unexplained:
     def _may_be_another(self, place: Place) -> bool:
         """Whether the matched operator may return another result than this one of A, because its name and type do not identify the value."""
         node = self.a.nodes[place[0]]
-        hands_on = _is_of_graph(node) and class_of(node.op.op_type) == "moves" and not self._have_same_names
+        hands_on = _is_of_graph(node) and node.operator_class == "moves" and not self._have_same_names
         return self._updates or hands_on or _is_given_to_writer(self.a, place)
 
     @cached_property
@@ -215,12 +211,11 @@ class _Unexplained:
 
     def _nearest(self, place: Place, others: Sequence[Place], *, same_type: bool = False) -> Place | None:
         """The result of B that is nearest to one of A. Inputs of operators are compared only with inputs, and outputs with outputs."""
-        computed = _computing(self.a, place[0]).bare_type
+        computed = self.a.computing(place[0]).bare_type
         alike = (
             other
             for other in others
-            if (other[1] < 0) == (place[1] < 0)
-            and (not same_type or _computing(self.b, other[0]).bare_type == computed)
+            if (other[1] < 0) == (place[1] < 0) and (not same_type or self.b.computing(other[0]).bare_type == computed)
         )
         return min(alike, key=lambda other: self._apart(place, other), default=None)
 
@@ -230,7 +225,7 @@ class _Unexplained:
         return self._distance(one, other) if found is None else found
 
     def _records(self, one: Place, other: Place) -> tuple[TensorRecord, TensorRecord]:
-        return record_at(self.a, one), record_at(self.b, other)
+        return self.a.at(one), self.b.at(other)
 
     def _distance(self, one: Place, other: Place) -> float:
         found = distance(*self._records(one, other))
@@ -333,7 +328,7 @@ def _is_of_thread(node: Node) -> bool:
 
 def _held(trace: Trace, place: Place) -> Hashable:
     """The operator, its line of code and the values of a result."""
-    node, record = trace.nodes[place[0]], record_at(trace, place)
+    node, record = trace.nodes[place[0]], trace.at(place)
     frame = node.op.stack[0]
     values = record.numpy().tobytes() if has_elements(record) else numbers_of(record)
     return node.bare_type, frame.function, frame.code, record.dtype, record.shape, values
@@ -345,12 +340,6 @@ def _by(off: float | None) -> str:
 
 def _differ_only_in_digests(one: TensorRecord, other: TensorRecord) -> bool:
     return not (has_elements(one) and has_elements(other)) and differ_only_in_digests(one, other)
-
-
-def record_at(trace: Trace, place: Place) -> TensorRecord:
-    """The tensor at a place."""
-    node, slot = trace.nodes[place[0]], place[1]
-    return node.outputs[slot] if slot >= 0 else node.inputs[~slot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +393,7 @@ def results(trace: Trace) -> Results:
 
 def _left_unread(node: Node, readers: Mapping[Place, int]) -> Iterator[int]:
     """The slots of the outputs that no operator reads, without those that have no contents of the node's own."""
-    unspecified = unspecified_outputs(node.op.kernel or node.op.op_type)
+    unspecified = node.unspecified
     for slot, record in node.outputs.items():
         if (
             (node.index, slot) not in readers
@@ -428,16 +417,8 @@ def _is_handed_on(node: Node, slot: int, readers: Mapping[Place, int]) -> bool:
     )
 
 
-def _computing(trace: Trace, index: int) -> Node:
-    """The operator that computes the output of a node: the node itself, or the one whose output it only moves or casts."""
-    node = trace.nodes[index]
-    while class_of(node.op.op_type) in ("moves", "casts") and 0 in node.makers:
-        node = trace.nodes[node.makers[0][0]]
-    return node
-
-
 def _floats(trace: Trace, places: Sequence[Place]) -> list[Place]:
-    return [place for place in places if "float" in record_at(trace, place).dtype]
+    return [place for place in places if "float" in trace.at(place).dtype]
 
 
 def _writes(trace: Trace, places: Iterable[Place]) -> list[Place]:
@@ -537,12 +518,12 @@ class _Ways:
     def apart(self, one: Place, other: Place) -> float:
         """The distance of two outputs; 0 if it is unknown."""
         if (one, other) not in self._apart:
-            self._apart[one, other] = distance(record_at(self.a, one), record_at(self.b, other)) or 0.0
+            self._apart[one, other] = distance(self.a.at(one), self.b.at(other)) or 0.0
         return self._apart[one, other]
 
     def epsilon(self, one: Place, other: Place) -> float:
         """The coarsest rounding on the way to two outputs."""
-        own = coarsest((record_at(self.a, one), record_at(self.b, other)))
+        own = coarsest((self.a.at(one), self.b.at(other)))
         return min(max(own, self._of_a[one[0]], self._of_b[other[0]]), self.most)
 
     @cached_property

@@ -11,20 +11,17 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.differences import TensorLayout, apart, difference, find_layout, root_mean_square
-from opdump.comparison.nodes import Node
+from opdump.comparison.differences import Array, TensorLayout, apart, difference, find_layout, root_mean_square
+from opdump.comparison.nodes import Node, Place
 from opdump.comparison.trace import Trace, has_elements
 from opdump.doing import note
 from opdump.records import TensorRecord
 
-Array = NDArray[Any]
-Place = tuple[int, int]
-"""A node and a slot of its outputs."""
 ValueKind = Literal[
     "by hand",  # given in match.yaml
     "value",  # equal values, within rounding
@@ -52,7 +49,7 @@ class Pair:
 
     def turned(self, b: Trace) -> Pair:
         """The pair with A and B swapped; `b` is the trace of B."""
-        layout = None if self.layout is None else self.layout.turned(b.nodes[self.b[0]].outputs[self.b[1]].shape)
+        layout = None if self.layout is None else self.layout.turned(b.at(self.b).shape)
         return replace(self, a=self.b, b=self.a, layout=layout)
 
 
@@ -245,12 +242,12 @@ def _paired(a: Trace, b: Trace, ours: Sequence[Place], theirs: Sequence[Place], 
     free = list(theirs)
     found = []
     for place in ours:
-        record = a.nodes[place[0]].outputs[place[1]]
+        record = a.at(place)
         likely = [each for each in free if same_kind(a.nodes[place[0]], b.nodes[each[0]])] or free
         other = likely[0] if likely else theirs[0]
         if other in free:
             free.remove(other)
-        there = b.nodes[other[0]].outputs[other[1]]
+        there = b.at(other)
         layout = None
         if has_elements(record) and has_elements(there):
             best = find_layout(record.numpy(), there.numpy(), within=WITHIN)
@@ -342,10 +339,10 @@ def drifted_inputs(a: Trace, b: Trace, matched: Matched) -> Mapping[Place, Array
     if min(a.step, b.step) == 0:
         return {}
     theirs = {number: b.nodes[index].inputs[slot] for (index, slot), number in matched.b.read.items()}
-    theirs |= {number: b.nodes[index].outputs[slot] for (index, slot), number in matched.b.made.items()}
+    theirs |= {number: b.at(place) for place, number in matched.b.made.items()}
     apart: dict[int, float] = defaultdict(float)
     for pair in matched.pairs.values():
-        size = math.prod(a.nodes[pair.a[0]].outputs[pair.a[1]].shape)
+        size = math.prod(a.at(pair.a).shape)
         if pair.distance <= MOST:
             apart[size] = max(apart[size], pair.distance)
     found: dict[Place, Array] = {}

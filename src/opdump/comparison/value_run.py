@@ -14,21 +14,17 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdump.adapters.replay import Replayed
-from opdump.checks.operator_classes import class_of
 from opdump.comparison.accuracy import UNLIKE_FRAMEWORKS, own_errors, told_error
 from opdump.comparison.arguments import chosen_rounding
-from opdump.comparison.differences import coarsest, difference, epsilon_of, find_layout, same_bits
+from opdump.comparison.differences import Array, coarsest, difference, epsilon_of, find_layout, same_bits
 from opdump.comparison.execution import Execution, recorded, recorded_input, recorded_values, replay
 from opdump.comparison.memory import widened
-from opdump.comparison.nodes import Kind, Node, Suspect
+from opdump.comparison.nodes import Kind, Node, Place, Suspect
 from opdump.comparison.trace import Trace, has_elements, leaf_name
-from opdump.comparison.value_matching import Pair, Place, same_kind
+from opdump.comparison.value_matching import Pair, same_kind
 from opdump.records import IO, TensorRecord
-
-Array = NDArray[Any]
 
 ROUNDINGS: Final = 16.0
 """A value of B may differ by this many times the effect of rounding on A's operators, because B may round elsewhere."""
@@ -92,7 +88,7 @@ def run_on_values(
         outputs = given if done is None else dict(done.outputs)
         rough_outputs = dict(given) if again is None else dict(again.outputs)
         if done is None:
-            run.not_run.add(node.op.kernel or node.op.op_type)
+            run.not_run.add(node.kernel)
             inherited[node.index] = _difference_of_inputs(node, pairs, inherited)
         for pair in filter(None, (pairs.get((node.index, slot)) for slot in node.outputs)):
             theirs = value_in_a(b, pair)
@@ -113,7 +109,7 @@ def _difference_of_inputs(node: Node, pairs: Mapping[Place, Pair], inherited: Ma
 
 def value_in_a(b: Trace, pair: Pair) -> Array | None:
     """B's value of a pair in A's layout; None if there are only statistics."""
-    values = recorded(b.nodes[pair.b[0]].outputs[pair.b[1]])
+    values = recorded(b.at(pair.b))
     return None if values is None or pair.layout is None else pair.layout.apply(values)
 
 
@@ -129,7 +125,7 @@ def _times_rounding(expected: Array, rounded: Array, theirs: Array, epsilon: flo
 
 def epsilon_of_pair(a: Trace, b: Trace, pair: Pair) -> float:
     """The rounding of the narrower type."""
-    return coarsest(trace.nodes[index].outputs[slot] for trace, (index, slot) in ((a, pair.a), (b, pair.b)))
+    return coarsest((a.at(pair.a), b.at(pair.b)))
 
 
 def between(trace: Trace, last: int, ends: Collection[Place]) -> list[Node]:
@@ -195,7 +191,7 @@ def _level(node: Node) -> float:
 def _level_of_pair(a: Trace, b: Trace, pair: Pair) -> float:
     """The distance of two levels relative to the root mean square, for quantised values with only statistics; otherwise 0."""
     one, other = a.nodes[pair.a[0]], b.nodes[pair.b[0]]
-    record = one.outputs[pair.a[1]]
+    record = a.at(pair.a)
     norm = float(record.statistics.get("l2norm", 0.0)) if pair.layout is None else 0.0
     return max(_level(one), _level(other)) * math.sqrt(math.prod(record.shape)) / norm if norm else 0.0
 
@@ -367,7 +363,7 @@ def _computes(node: Node) -> bool:
     """Whether the operator computes new floating-point values, or chooses among its inputs."""
     if not coarsest(node.outputs.values()):
         return False
-    return bool(node.concepts & _CHOOSES) or class_of(node.op.op_type) not in ("moves", "casts")
+    return bool(node.concepts & _CHOOSES) or node.operator_class not in ("moves", "casts")
 
 
 def _changes(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str]) -> Iterator[_Change]:
