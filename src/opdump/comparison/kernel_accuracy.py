@@ -48,6 +48,7 @@ from opdump.comparison.execution import (
     recorded,
     recorded_input,
     recorded_inputs,
+    recorded_output,
     recorded_values,
     replay,
     same_inputs,
@@ -109,28 +110,27 @@ def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
 
     For an operator that only one program has.
     """
-    for slot, record in node.outputs.items():
-        given = recorded(record)
-        allowed = allowed_error(node, record)
-        if given is None or given.size < _FEWEST or not allowed or slot in node.unspecified:
+    exact = Float64Outputs.of(node) if coarsest(node.outputs.values()) else None
+    if exact is None:
+        return None
+    for slot, reference in exact.exact.items():
+        record, given = node.outputs[slot], recorded_output(node, slot)
+        allowed = 0.0 if slot in node.unspecified else allowed_error(node, record)
+        if given is None or given.shape != reference.shape or not allowed:
             continue
-        exact = Float64Outputs.of(node)
-        reference = None if exact is None else exact.exact.get(slot)
-        if exact is None or reference is None or reference.shape != given.shape:
-            continue
-        summands = exact.summands.get(slot)
         kept = ~_left_its_type(reference, given, largest_of(record.dtype))
         if kept.sum() < _FEWEST:
             continue
-        reference, given = reference[kept], given[kept]
+        exact_kept, given = reference[kept], given[kept]
         with np.errstate(all="ignore"):
-            errors = np.abs(given.astype(reference.dtype) - reference)
-        errors[equal_elements(given, reference)] = 0.0
+            errors = np.abs(given.astype(reference.dtype) - exact_kept)
+        errors[equal_elements(given, exact_kept)] = 0.0
         errors[~np.isfinite(errors)] = math.inf
         usual = float(np.quantile(errors, _SHARE_OF_USUAL, method="higher"))
         if not errors.max() > _TIMES_THE_OTHER * usual:
             continue
-        error = error_of(reference, given, None if summands is None else summands[kept])
+        summands = exact.summands.get(slot)
+        error = error_of(exact_kept, given, None if summands is None else summands[kept])
         if error > allowed:
             what = (
                 f"{'' if is_b else 'in A: '}{int((errors > _TIMES_THE_OTHER * usual).sum()):,} of {math.prod(record.shape):,} elements differ from a "
@@ -423,26 +423,30 @@ class _Graphs:
             return (node.index, slot) not in lacking if writers is None else writers.isdisjoint(unknown)
 
         for node, values in run.nodes(leaf):
-            slots = [slot for slot, record in node.inputs.items() if not record.skip]
-            is_known = all(slot in values and is_known_input(node, slot) for slot in slots)
-            partner = self.matched.get(node.index)
-            if partner is not None:
-                outputs = recorded_values(node.outputs if leaves is None else self.other.nodes[partner].outputs)
-            else:
+            outputs: Mapping[int, Array] = {}
+            if node.index not in self.matched:
+                slots = [slot for slot, record in node.inputs.items() if not record.skip]
+                is_known = all(slot in values and is_known_input(node, slot) for slot in slots)
                 if is_known and node.index in compared and (exact := Float64Outputs.of(node, values)) is not None:
-                    found[node.index], outputs = exact, dict(exact.exact)
+                    found[node.index], outputs = exact, exact.exact
                 elif is_known and (done := replay(node, values)) is not None:
-                    outputs = dict(done.outputs)
+                    outputs = done.outputs
                 else:
                     unknown.add(node.index)
                     outputs = recorded_values(node.outputs)
-                for slot in node.outputs:
-                    graph = self.graph_place.get((node.index, slot))
-                    if graph is not None:
-                        record = node.outputs[slot] if leaves is None else self.other.at(graph)
-                        outputs |= recorded_values({slot: record})
-            run.write(node, outputs)
+            run.write(node, {**outputs, **self._common(node, of_other=leaves is not None)})
         return found
+
+    def _common(self, node: Node, *, of_other: bool) -> dict[int, Array]:
+        """The recorded outputs of an operator of the plain run that the other run has as well, in either run."""
+        partner = self.matched.get(node.index)
+        if partner is not None:
+            return recorded_values(self.other.nodes[partner].outputs if of_other else node.outputs)
+        places = ((slot, self.graph_place.get((node.index, slot))) for slot in node.outputs)
+        graphs = {slot: graph for slot, graph in places if graph is not None}
+        return recorded_values(
+            {slot: self.other.at(graph) if of_other else node.outputs[slot] for slot, graph in graphs.items()}
+        )
 
     def _judged(
         self, graph: Place, place: Place, own: Mapping[int, Float64Outputs], theirs: Mapping[int, Float64Outputs]
