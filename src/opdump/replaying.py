@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.adapters.replay import AS_RECORDED, Replayed, Replayer, SupportsScripts, required_replayer
+from opdump.adapters.replay import AS_RECORDED, Replayed, Replayer, required_replayer
 from opdump.catalog.catalog import Catalog, Execution, open_dump
 from opdump.catalog.query import has_finding, several
 from opdump.comparison.accuracy import allowed_error, error_of
@@ -266,10 +266,6 @@ def _bits_of_bfloat16(values: Array) -> Array:
 def _emit(
     path: Path, replayer: Replayer, execution: Execution, values: Mapping[int, Array], dump: Path
 ) -> tuple[str, ...]:
-    if not isinstance(replayer, SupportsScripts):
-        raise CannotReplayError(
-            f"cannot write a program that runs {execution.op.kernel}: its replayer does not support --emit"
-        )
     op = execution.op
     title = f"{op.kernel}, run again as {op.op_name} of {dump}, {op.place}, {op.line or 'no line'}"
     held = {

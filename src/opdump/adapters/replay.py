@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
@@ -35,12 +36,14 @@ class Script:
     arrays: Mapping[str, Array]
 
 
-class Replayer(Protocol):
-    """Runs operators of one framework again, on the CPU."""
+class Replayer(ABC):
+    """Runs operators of one framework again, on the CPU. An adapter implements `draws` and `run`; the other methods are optional."""
 
+    @abstractmethod
     def draws(self, op: OpRecord) -> bool:
         """Whether the operator draws random numbers."""
 
+    @abstractmethod
     def run(
         self, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], *, dtype: str = "float64"
     ) -> Replayed:
@@ -52,10 +55,9 @@ class Replayer(Protocol):
         Raises CannotReplayError if the kernel is unknown, does not take these inputs or draws random numbers, or an argument is missing.
         """
 
-
-@runtime_checkable
-class SupportsScripts(Protocol):
-    """A replayer that can also write programs."""
+    def defaults(self, op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:
+        """The effective values of the operator's optional arguments, as JSON values; empty if unknown."""
+        return {}
 
     def script(
         self,
@@ -67,16 +69,9 @@ class SupportsScripts(Protocol):
     ) -> Script:
         """A program that runs the operator in its recorded types and in float64, and prints the distances to the recorded outputs.
 
-        `title` is its first line. Raises the errors of `run`.
+        `title` is its first line. Raises the errors of `run`, and CannotReplayError if the replayer writes no programs.
         """
-
-
-@runtime_checkable
-class SupportsDefaults(Protocol):
-    """A replayer that also knows the default arguments of operators."""
-
-    def defaults(self, op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:
-        """The effective values of the operator's optional arguments, as JSON values; empty if unknown."""
+        raise CannotReplayError(f"cannot write a program that runs {op.kernel}: its replayer does not support --emit")
 
 
 REPLAYERS: Final[Registry[Replayer]] = Registry(
@@ -117,8 +112,8 @@ def replayer_of(op: OpRecord) -> Replayer | None:
 
 def defaults_of(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:
     """The default arguments of an operator; empty if its framework is not installed or they are unknown."""
-    replayer: object = replayer_of(op)
-    return replayer.defaults(op, inputs) if isinstance(replayer, SupportsDefaults) else {}
+    replayer = replayer_of(op)
+    return {} if replayer is None else replayer.defaults(op, inputs)
 
 
 def required_replayer(op: OpRecord) -> Replayer:

@@ -167,7 +167,7 @@ def distance(one: TensorRecord, other: TensorRecord) -> float | None:
 
 def own_errors(node: Node) -> Iterator[tuple[int, float]]:
     """The output slots of a node with an error larger than rounding allows, and the error."""
-    exact = Float64Outputs.of(node) if coarsest(node.outputs.values()) else None
+    exact = Float64Outputs.of(node) if node.rounding else None
     for slot, record in node.outputs.items() if exact is not None else ():
         given = recorded(record)
         if given is None or exact is None or slot in node.unspecified:

@@ -12,7 +12,7 @@ from typing import Final
 from opdump.adapters.replay import replayer_of
 from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import Array, coarsest, epsilon_of, in_roundings
+from opdump.comparison.differences import Array, epsilon_of, in_roundings
 from opdump.comparison.kernel_accuracy import has_graphs
 from opdump.comparison.nodes import Node, Place, Suspect, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
@@ -252,7 +252,7 @@ def _is_far(ours: _Results, place: Place, theirs: _Results, other: Place) -> boo
 def _rounding(a: Trace, here: int, b: Trace, there: int) -> float:
     """The rounding in the narrowest type that both programs have on the way to these operators."""
     ways = _way(a, here), _way(b, there)
-    return min(coarsest(record for node in way for record in node.outputs.values()) for way in ways)
+    return min(max(node.rounding for node in way) for way in ways)
 
 
 def _way(trace: Trace, index: int) -> Iterable[Node]:

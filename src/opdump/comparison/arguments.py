@@ -238,7 +238,7 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
     by_kind: dict[str, list[bool]] = {}
     for node in trace.nodes:
         by_kind.setdefault(_kind(node), []).append(_is_narrow(node))
-    floats = [_is_narrow(node) for node in trace.nodes if coarsest(node.outputs.values())]
+    floats = [_is_narrow(node) for node in trace.nodes if node.rounding]
     for node in casts:
         beside = [reader for reader in _readers(trace, node) if reader.op.phase == node.op.phase]
         why = _why_isolated(beside, by_kind, floats) if beside else ""
@@ -358,7 +358,7 @@ def _widens(node: Node) -> bool:
 
 
 def _is_narrow(node: Node) -> bool:
-    return coarsest(node.outputs.values()) > epsilon_of("float32")
+    return node.rounding > epsilon_of("float32")
 
 
 def _share(narrow: list[bool]) -> float:

@@ -116,7 +116,7 @@ class _Judging:
                 continue
             given = max(given, off.relative)
             suspect = self._source(one, other, slot, off)
-            if suspect is not None and (content := _content(record)) not in self._seen:
+            if suspect is not None and (content := np.ascontiguousarray(record.numpy()).tobytes()) not in self._seen:
                 self._seen.add(content)
                 self.suspects.append(suspect)
         unspecified = unspecified_outputs(one.op.kernel or f"aten::{one.op.op_type}")  # device dumps have no kernel
@@ -190,20 +190,11 @@ def _off(one: TensorRecord, other: TensorRecord | None) -> Difference | None:
     return unshaped_difference(one.numpy(), other.numpy())
 
 
-def _content(record: TensorRecord) -> bytes:
-    return np.ascontiguousarray(record.numpy()).tobytes()
-
-
 def _lone(trace: Trace, maker: Place | None, matched: Container[int]) -> tuple[Node, int] | None:
     """The maker of an input and its slot, if it computes something and has no counterpart."""
-    if maker is None or maker[0] in matched or not _computes(trace.nodes[maker[0]]):
-        return None
-    return trace.nodes[maker[0]], maker[1]
-
-
-def _computes(node: Node) -> bool:
-    """Whether it does more than move or cast elements, which equal programs may do in different places."""
-    return node.operator_class not in ("moves", "casts")
+    node = None if maker is None or maker[0] in matched else trace.nodes[maker[0]]
+    # Equal programs may move and cast elements in different places.
+    return None if node is None or maker is None or node.operator_class in ("moves", "casts") else (node, maker[1])
 
 
 def _given_alike(one: Node, other: Node, count: int, within: float) -> NDArray[np.bool_]:

@@ -21,7 +21,7 @@ from opdump.comparison.arguments import (
     told_of,
 )
 from opdump.comparison.causes import Reach
-from opdump.comparison.differences import apart, epsilon_of, same_statistics
+from opdump.comparison.differences import apart, same_statistics
 from opdump.comparison.integrity import changed_since, shown_data
 from opdump.comparison.lost_values import Lost, StepValues, only_arranges
 from opdump.comparison.nodes import Kind, Node, Suspect, reachable
@@ -205,8 +205,9 @@ class Meanings:
             if node is None or node.op.phase != "backward" or not node.op.forward_op:
                 continue
             forward = (each.index for each in trace.nodes if each.op.op_name == node.op.forward_op)
-            for each in filter(_gives_numbers, _lone_before(trace, forward, matched, cleared)):
-                yield (None, each) if trace is self.b else (each, None)
+            for each in _lone_before(trace, forward, matched, cleared):
+                if each.rounding:
+                    yield (None, each) if trace is self.b else (each, None)
 
     def _wired_before(self, one: Node, other: Node) -> Iterator[Pair]:
         """The matched makers of different inputs, if they have different inputs or arguments themselves; the earliest first.
@@ -267,11 +268,6 @@ class Meanings:
                 partner = self.alignment.a_of.get(maker_b[0])
                 if partner is not None and partner != maker_a[0] and maker_a[0] in self.alignment.b_of:
                     yield self.a.nodes[partner], self.b.nodes[maker_b[0]]
-
-
-def _gives_numbers(node: Node) -> bool:
-    """Whether an output holds floating-point values, not only masks or indices."""
-    return any(epsilon_of(record.dtype) for record in node.outputs.values())
 
 
 def _is_seen_as(record: TensorRecord, read: TensorRecord) -> bool:

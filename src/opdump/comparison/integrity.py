@@ -367,17 +367,14 @@ def _data(trace: Trace, reads: Collection[Place]) -> list[Read]:
     for index, slot in sorted(reads):
         node = trace.nodes[index]
         record = node.inputs[slot]
-        if not has_elements(record) or _is_written(node, record) or names_a_state(leaf_name(record)):
+        if not has_elements(record) or names_a_state(leaf_name(record)):
             continue
+        if storages_of([record]) & storages_of(node.outputs.values()):
+            continue  # the operator also writes it: an accumulated gradient, or a running average
         values = record.numpy().reshape(-1)
         if values.size > 1 and not any(same_bits(values, known.values) for known in found):
             found.append(Read(node, slot, values))
     return found
-
-
-def _is_written(node: Node, record: TensorRecord) -> bool:
-    """Whether an operator also writes the memory of this input, such as an accumulated gradient or a running average."""
-    return record.memory is not None and record.memory.storage in storages_of(node.outputs.values())
 
 
 def _is_changed(one: Read, other: Read) -> bool:

@@ -55,6 +55,7 @@ from opdump.comparison.execution import (
 )
 from opdump.comparison.nodes import Node, Place, Suspect, are_of_two_modes, reachable
 from opdump.comparison.trace import Trace, leaf_name
+from opdump.graph import PARAMETER_PREFIX
 from opdump.records import TensorRecord
 
 _TIMES_THE_OTHER: Final = 64.0
@@ -110,7 +111,7 @@ def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
 
     For an operator that only one program has.
     """
-    exact = Float64Outputs.of(node) if coarsest(node.outputs.values()) else None
+    exact = Float64Outputs.of(node) if node.rounding else None
     if exact is None:
         return None
     for slot, reference in exact.exact.items():
@@ -338,8 +339,7 @@ class _Graphs:
         found = record_difference(expected, record) or WHOLLY
         relative, absolute = found.relative, found.absolute
         between = [self.plain.nodes[index] for index in sorted(self._between(place[0]))]
-        outputs = [each for step in between for each in step.outputs.values()]
-        epsilon = coarsest((*outputs, record))
+        epsilon = max(coarsest([record]), *(each.rounding for each in between))
         largest = max(map(_largest_recorded, self._summands(place)), default=0.0)
         if relative <= RECORDED_GRAPH.of(epsilon) or absolute <= LARGEST * epsilon * largest:
             return None
@@ -460,8 +460,7 @@ class _Graphs:
         two = two.reshape(one.shape)
         exact, exact_other = own[place[0]], theirs[place[0]]
         off, off_other = exact.error(place[1], one) or 0.0, exact_other.error(place[1], two) or 0.0
-        between = (self.plain.nodes[index] for index in self._between(node.index))
-        epsilon = coarsest(each for step in between for each in step.outputs.values())
+        epsilon = max(self.plain.nodes[index].rounding for index in self._between(node.index))
         most = GRAPH.of(epsilon) if epsilon_of(record.dtype) else GRAPH.most
         allowed = max(KERNEL.of(epsilon), _TIMES_THE_OPERATORS * off)
         if off_other <= allowed and max(off, off_other) <= most:
@@ -535,7 +534,9 @@ class _StepInputs:
                     run.fill(node, slot, own)
                     self._alike.setdefault((record.dtype, record.shape), []).append(own)
                     self._digests.add(_digest(own))
-        self._named = {name.replace(_WRAPPED, ""): held for name, held in run.leaves.items() if not _is_number(name)}
+        self._named = {
+            name.replace(_WRAPPED, ""): held for name, held in run.leaves.items() if name.startswith(PARAMETER_PREFIX)
+        }
 
     def of(self, record: TensorRecord, own: Array) -> Array | None:
         """The run's value for an input of the other run; None if it has none."""
@@ -548,11 +549,6 @@ class _StepInputs:
         alike = self._alike.get((record.dtype, record.shape), ())
         closest = min(alike, key=lambda each: difference(own, each).relative, default=None)
         return closest if closest is not None and difference(own, closest).relative <= _CLOSE else None
-
-
-def _is_number(name: str) -> bool:
-    """Whether a name only numbers the tensors of a run, as `data-3` does."""
-    return not name.startswith("Parameter.")
 
 
 def _digest(values: Array) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from opdump.adapters.replay import defaults_of
 from opdump.checks.operator_classes import OperatorClass, class_of
+from opdump.comparison.differences import coarsest
 from opdump.graph import PYNATIVE
 from opdump.op_types import bare_name, rows_of
 from opdump.op_types.unspecified import unspecified_outputs
@@ -130,6 +131,11 @@ class Node:
     def sizes(self) -> tuple[int, ...]:
         """The number of elements of each output."""
         return tuple(math.prod(record.shape) for record in self.outputs.values())
+
+    @cached_property
+    def rounding(self) -> float:
+        """The rounding of the narrowest type of an output; 0 if all are exact: masks and indices."""
+        return coarsest(self.outputs.values())
 
     @cached_property
     def are_floats(self) -> tuple[bool, ...]:

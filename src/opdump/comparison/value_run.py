@@ -137,12 +137,8 @@ def epsilon_of_stretch(a: Trace, b: Trace, pairs: Mapping[Place, Pair], pair: Pa
     """The coarsest rounding of the pair and of the segment that leads to it. A type of B that is coarser than float32 counts only up to the
     type that most of B uses.
     """
-    of_a = coarsest(record for node in between(a, pair.a[0], pairs) for record in node.outputs.values())
-    of_b = coarsest(
-        record
-        for node in between(b, pair.b[0], {each.b for each in pairs.values()})
-        for record in node.outputs.values()
-    )
+    of_a = max(node.rounding for node in between(a, pair.a[0], pairs))
+    of_b = max(node.rounding for node in between(b, pair.b[0], {each.b for each in pairs.values()}))
     return max(epsilon_of_pair(a, b, pair), of_a, min(of_b, max(chosen_rounding(b), epsilon_of("float32"))))
 
 
@@ -361,7 +357,7 @@ def _without_counterpart(ours: Sequence[Node], theirs: Sequence[Node]) -> list[N
 
 def _computes(node: Node) -> bool:
     """Whether the operator computes new floating-point values, or chooses among its inputs."""
-    if not coarsest(node.outputs.values()):
+    if not node.rounding:
         return False
     return bool(node.concepts & _CHOOSES) or node.operator_class not in ("moves", "casts")
 
@@ -487,7 +483,7 @@ class _Segment:
         theirs = value_in_a(self.b, self.pair)
         if theirs is None:
             return None
-        own = coarsest(record for node in self.nodes for record in node.outputs.values())
+        own = max(node.rounding for node in self.nodes)
         epsilon = max(epsilon_of_pair(self.a, self.b, self.pair), own)
         for change in itertools.islice(changes, _MOST_CHANGES):
             exact, rounded = self._run(change, "float64"), self._run(change, "float32")

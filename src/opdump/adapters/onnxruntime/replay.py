@@ -29,7 +29,7 @@ from opdump.adapters.onnxruntime.nodes import (
     model_of,
     versions_of,
 )
-from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Script
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script
 from opdump.errors import CannotReplayError
 from opdump.records import OpRecord, TensorRecord
 
@@ -43,7 +43,7 @@ _REFUSALS: Final = (RuntimeError, TypeError, ValueError, LookupError, AttributeE
 """Exceptions of the reference evaluator for an unsupported operator."""
 
 
-class OnnxReplayer:
+class OnnxReplayer(Replayer):
     """Runs operators of ONNX, and ONNX Runtime's own, on the CPU."""
 
     def draws(self, op: OpRecord) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Script
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script
 from opdump.adapters.torch.private_names import operator_schema
 from opdump.adapters.torch.schemas import Found, OperatorSchema, schema_of, tensors_returned
 from opdump.errors import CannotReplayError
@@ -368,7 +368,7 @@ _REFUSALS: Final = (RuntimeError, NotImplementedError, TypeError, ValueError, In
 """What PyTorch's kernels raise for dtypes or values that they do not support."""
 
 
-class TorchReplayer:
+class TorchReplayer(Replayer):
     """Runs operators of PyTorch's dispatcher on CPU tensors."""
 
     def draws(self, op: OpRecord) -> bool:
