@@ -91,7 +91,7 @@ class Sources:
         return set().union(*map(self._who_computes, readers))
 
     def _computing(self, nodes: AbstractSet[int]) -> AbstractSet[int]:
-        """The forward nodes if there are any, and of these the ones with float outputs if there are any."""
+        """The forward nodes, or all nodes if none is forward; of these, the nodes with float outputs, or all if none has any."""
         forward = {index for index in nodes if self.trace.nodes[index].op.phase == "forward"} or nodes
         return {index for index in forward if index in self._floating} or forward
 

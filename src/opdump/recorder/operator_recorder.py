@@ -207,7 +207,7 @@ class OperatorRecorder(Recorder):
         self._forget_rows()
 
     def _drop(self) -> None:
-        """Count an operator that has run and is not wanted."""
+        """Count an operator that has run and is not recorded in this mode."""
         self._counted[self._mode.dropped] += 1
         self._forget_rows()
 

@@ -71,7 +71,7 @@ class Function:
     argument_facts: KnownFacts = field(default_factory=KnownFacts)
     result_facts: KnownFacts = field(default_factory=KnownFacts)
     reads: tuple[Sequence[Facts], Level, Reads] | None = None
-    """Which arguments its operators read, valid for these facts and this level."""
+    """The arguments that its operators read; valid for these facts and this level."""
     as_operator: tuple[Any, Mapping[str, Any]] | None = None
     """If it is an operator: its only equation, or None if it has several, and its arguments. The index recognises the arguments by identity."""
     calls: dict[Sequence[Frame], Prepared] = field(default_factory=dict)

@@ -274,7 +274,7 @@ class _Capture(TrainingListener):
         if self._marks is not None and self._mode.recording and self._marks.is_late(target):
             name = getattr(target, "__qualname__", None) or self._scope_of(target)
             self._recorder.warnings.append(
-                f"set_dump: {name} was marked after operators of it had run in step {self.observer.step}; "
+                f"set_dump: {name} was marked after some of its operators had run in step {self.observer.step}; "
                 "these are missing from the step. Mark it before the step begins"
             )
 
