@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -110,6 +111,17 @@ def replayer_of(op: OpRecord) -> Replayer | None:
         return None
 
 
+def can_be_replayed(op: OpRecord) -> bool:
+    """Whether a replayer is registered for the operator and its framework is installed. Imports no framework, which takes seconds;
+    `replayer_of` also finds out whether the framework can be imported.
+    """
+    namespace, found, _ = op.kernel.partition("::")
+    if not found or namespace not in REPLAYERS or _runs_bodies(op):
+        return False
+    packages = _PACKAGES.get(namespace, "").split()
+    return all(find_spec(package) for package in packages) if packages else can_replay(namespace)
+
+
 def defaults_of(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:
     """The default arguments of an operator; empty if its framework is not installed or they are unknown."""
     replayer = replayer_of(op)
@@ -121,7 +133,7 @@ def required_replayer(op: OpRecord) -> Replayer:
     namespace, found, _ = op.kernel.partition("::")
     if not found or namespace not in REPLAYERS:
         raise CannotReplayError(_why_unknown(op, namespace if found else ""))
-    if any(isinstance(value, Mapping) and "graph" in value for value in op.arguments.values()):
+    if _runs_bodies(op):
         raise CannotReplayError(f"{op.kernel} runs the operators of its bodies, which the dump does not have")
     try:
         return REPLAYERS.load(namespace)
@@ -129,6 +141,10 @@ def required_replayer(op: OpRecord) -> Replayer:
         raise CannotReplayError(
             f"{op.kernel} needs its framework to run again, which cannot be imported here ({error}); run: pip install {_PACKAGES.get(namespace, namespace)}"
         ) from error
+
+
+def _runs_bodies(op: OpRecord) -> bool:
+    return any(isinstance(value, Mapping) and "graph" in value for value in op.arguments.values())
 
 
 def _why_unknown(op: OpRecord, namespace: str) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar, overload
 
 from opdump import amounts
-from opdump.adapters.replay import replayer_of
+from opdump.adapters.replay import can_be_replayed, replayer_of
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.accuracy import distance
 from opdump.comparison.across_frameworks import (
@@ -276,7 +276,8 @@ class _RankJudge:
         graphs = judge_graphs(a, b, alignment)
         _add_graphs(found, graphs)
         found.suspects = [*(each for each in judged.suspects if not graphs.judged(each)), *graphs.suspects]
-        self._weigh_by_results(a, b, alignment, graphs, None if _can_be_run(a, b) else self._by_statistics.spread)
+        is_replayable = any(can_be_replayed(node.op) for trace in (a, b) for node in trace.nodes)
+        self._weigh_by_results(a, b, alignment, graphs, None if is_replayable else self._by_statistics.spread)
         found.suspects = found.suspects or not_finite(a, b, alignment) or unexplained_by_statistics(a, b, alignment)
         _add_new(found.without_effect, (f"{each.other.op.op_name}: {each.told}" for each in judged.without_effect))
         once = None if found.suspects or self._repeats is None else self._repeats.add(a, b, alignment)

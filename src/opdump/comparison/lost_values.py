@@ -406,7 +406,7 @@ class StepValues:
         went_apart = self._steps_off >= _SHOWN
         first = _Side(a, b, pieces_a, self._alignment.b_of, self._certain, self._base, self._left[0], went_apart)
         second = _Side(b, a, pieces_b, self._alignment.a_of, certain_b, self._base, self._left[1], went_apart)
-        if any(is_fused(node) for trace in (a, b) for node in trace.nodes):
+        if any(is_fused(node) for trace in (a, b) for node in trace.pattern):
             self._share_noise(first, second)
         return first, second
 

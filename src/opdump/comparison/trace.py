@@ -124,6 +124,11 @@ class Trace:
     finals: Mapping[str, TensorRecord] = field(default_factory=dict)
     """The parameters at the end of the step, by name."""
 
+    @property
+    def pattern(self) -> Sequence[Node]:
+        """The nodes, for what all repetitions of a step share: types, phases and makers. Creates no node of a repeated step."""
+        return self.nodes
+
     @cached_property
     def rows(self) -> StepRows:
         """The inputs and outputs as rows of `columns`."""
@@ -488,6 +493,10 @@ class RepeatedTrace(Trace):
 
     model: Model = field(kw_only=True)
     table: StepTable[TensorRecord] = field(kw_only=True)
+
+    @property
+    def pattern(self) -> Sequence[Node]:
+        return self.model.trace.pattern
 
     @cached_property
     def rows(self) -> StepRows:

@@ -461,8 +461,8 @@ def _fixed(trace: Trace) -> set[int]:
         is_told = bool(slots) or not _is_of_graph(node)
         if _tells_shape(node) or (
             is_told
-            and not draws(node)
             and all(_is_as_made(trace, node, slot) and node.makers[slot][0] in found for slot in slots)
+            and not draws(node)  # last, because it imports the framework
         ):
             found.add(node.index)
     return found
