@@ -73,7 +73,7 @@ class Substitution:
         }
         self._first = _First(a, alignment, taken_over, lasting[0])
         self._goal = self._first.goals[0]
-        """Coarse, to find large faults; `_whole` makes it exact if B misses nothing of the coarse one."""
+        """A coarse goal, to find large faults. If B reaches it, `_whole` replaces it with the exact goal."""
         self._leaf_values: dict[Place, Array | None] = {}
         self._missed_after: dict[AbstractSet[int], set[object]] = {}
         """The end values of B that A does not have, by the operators that were substituted."""

@@ -282,7 +282,7 @@ class Family:
         return tuple(sorted(found, key=lambda one: (one.rank_id is None, one.rank_id or 0, one.process)))
 
     def end(self) -> None:
-        """Remove the directory, or leave that to the last child if some are still running, because they need their numbers."""
+        """Remove the directory. If children are still running and need their numbers, the last child removes it."""
         if not self.is_there:
             return
         with suppress(OSError):

@@ -164,7 +164,9 @@ def running_operators(network: Network, group: RuleGroup) -> Sequence[RuleOperat
     there = sorted(
         ((operator, dump) for operator, dump in found if dump is not None), key=lambda pair: pair[1].timestamp
     )
-    if len({operator.originals for operator in group.operators}) == 1:  # they count as one, which the last completes
+    if (
+        len({operator.originals for operator in group.operators}) == 1
+    ):  # all stand for the same originals, and the last one completes them
         there = there[-1:]
     return [operator for operator, _ in (there if len(there) < 2 else (there[0], there[-1]))]
 

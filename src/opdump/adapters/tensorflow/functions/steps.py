@@ -275,7 +275,7 @@ def _assigned(definition: Definition, library: Library, running: frozenset[str])
 #
 # A training loop may use an optimizer, or update variables itself. For traced functions, their definition is examined (`TracedUpdates`).
 
-# Those of Keras 3, of Keras 2 and its older ones, and of TensorFlow 1.
+# The base classes of optimizers in Keras 3, in Keras 2 (new and legacy), and in TensorFlow 1.
 _OPTIMIZERS: Final = (
     ("keras.src.optimizers.base_optimizer", "BaseOptimizer", "apply"),
     ("keras.src.optimizers.optimizer", "_BaseOptimizer", "apply_gradients"),
