@@ -1,16 +1,21 @@
-"""The adapter contract runs the tests that match an adapter's abilities, and no others."""
+"""The adapter contract, for an adapter without a framework; which framework is chosen."""
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 
 from opdump.adapters.base import Adapter
+from opdump.capturing.processes import chosen_framework
+from opdump.errors import ConfigError
 from opdump.plan import Captures
 from opdump.testing import AdapterTests
+from opdump.testing.adapter_tests import Array
 from tests.adapters.fake_adapter import FakeAdapter
 
 
@@ -60,3 +65,57 @@ def test_contracts_are_imported_without_pytest() -> None:
     program = "import sys; sys.modules['pytest'] = None; import opdump.testing; print(len(opdump.testing.__all__))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+class TestFakeAdapter(AdapterTests):
+    """An adapter without a framework passes the contract, so the contract needs nothing that only PyTorch has."""
+
+    def adapter(self) -> Adapter:
+        self._fake = FakeAdapter()
+        return self._fake
+
+    def tensor(self, array: Array) -> Any:
+        return array
+
+    def array(self, tensor: Any) -> Array:
+        return np.asarray(tensor)
+
+    def multiply(self, one: Any, other: Any) -> Any:
+        return self._running().run("Mul", np.multiply, one, other)
+
+    def add_in_place(self, tensor: Any, other: Any) -> None:
+        self._running().run("AssignAdd", np.add, tensor, other, into=tensor)
+
+    def view(self, tensor: Any) -> Any:
+        return self._running().run("Reshape", np.ravel, tensor, skip="view")
+
+    def _running(self) -> FakeAdapter:
+        return getattr(self, "_fake", None) or FakeAdapter()
+
+
+@pytest.mark.parametrize(
+    ("imported", "expected"),
+    [((), "torch"), (("torch",), "torch"), (("tensorflow", "numpy"), "tensorflow"), (("tensorflow", "torch"), "torch")],
+)
+def test_the_imported_framework_is_chosen(imported: tuple[str, ...], expected: str) -> None:
+    assert chosen_framework("auto", imported) == expected
+
+
+def test_where_both_are_imported_a_warning_says_how_to_choose(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="opdump"):
+        chosen_framework("auto", ("tensorflow", "torch"))
+        chosen_framework("tensorflow", ("tensorflow", "torch"))
+    assert [record.getMessage() for record in caplog.records] == [
+        'both torch and tensorflow are imported; torch is captured. For the other: opdump.capture(..., framework="tensorflow")'
+    ]
+
+
+def test_what_is_asked_for_is_chosen() -> None:
+    assert chosen_framework("tensorflow", ("torch",)) == "tensorflow"
+
+
+def test_an_unknown_framework_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(
+        ConfigError, match='framework is \'caffe\', expected "auto", "torch", "tensorflow", "jax" or "mindspore"'
+    ):
+        chosen_framework("caffe", ())

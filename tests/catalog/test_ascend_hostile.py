@@ -17,7 +17,7 @@ from opdump.dump_file import DumpFile
 from opdump.dump_file.names import DumpName, ExceptionName, FftsPlus, parse_name
 from opdump.dump_file.writing import encode_dump_file
 from opdump.errors import OpdumpError, UnknownLayoutError
-from tests.layouts.ascend_dumps import LATER, STAMP, TIME, add_dump_file, add_npy, tensor
+from tests.layouts.filing import LATER, STAMP, TIME, add_dump_file, add_npy, tensor
 
 GOOD = f"Add.good.1.5.{STAMP}"
 BAD = f"Add.bad.1.5.{STAMP + 1}"

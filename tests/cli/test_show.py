@@ -23,7 +23,7 @@ from opdump.reports.table import Column, Printer
 from tests.adapters.fake_adapter import FakeAdapter
 from tests.cli.programs import opdump
 from tests.ge_graph.graphs import graph
-from tests.layouts.ascend_dumps import STAMP, TIME, add_dump_file, tensor
+from tests.layouts.filing import STAMP, TIME, add_dump_file, tensor
 
 
 def write_dump(root: Path, *, ranks: int = 1, **settings: Any) -> Path:

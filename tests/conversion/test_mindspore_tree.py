@@ -23,9 +23,8 @@ from opdump.records import StatisticValue
 from opdump.testing import sample_step
 from tests.checks.generated_dumps import kinds, operators, write
 from tests.conversion.dump_files import TIME, dump, overflow_file, tensor, tree
-from tests.layouts.filing import file_steps
+from tests.layouts.filing import file_steps, index_file
 from tests.layouts.hostile_indexes import all_kinds
-from tests.layouts.index_files import index_file
 
 PLAN = ConversionPlan(layout="mindspore")
 PLACE = "20240101120000/3/ResNet50/1/7"

@@ -1,4 +1,4 @@
-"""Many inputs for many readers, in several processes; one file is kept for each kind of failure."""
+"""Many inputs for many readers, in several processes; one file is kept for each kind of failure, made as small as possible."""
 
 from __future__ import annotations
 
@@ -11,9 +11,29 @@ from pathlib import Path
 from typing import Final
 
 from tests.fuzz.bounded import Counts, Finding, Process, outcome, start
-from tests.fuzz.minimising import minimised
 from tests.fuzz.mutations import input_of
 from tests.fuzz.readers import Reader
+
+_SECONDS: Final = 10.0
+
+
+def minimised(data: bytes, still_fails: Callable[[bytes], bool]) -> bytes:
+    """The data without parts that its failure does not need, as far as a few seconds allow; single bytes are tried
+    last.
+    """
+    end = time.monotonic() + _SECONDS
+    size = max(1, len(data) // 2)
+    while size and time.monotonic() < end:
+        place = 0
+        while place < len(data) and time.monotonic() < end:
+            fewer = data[:place] + data[place + size :]
+            if still_fails(fewer):
+                data = fewer
+            else:
+                place += size
+        size //= 2
+    return data
+
 
 _BATCH: Final = 2000
 """Inputs per process."""

@@ -12,8 +12,7 @@ from random import Random
 import pytest
 
 from opdump.index.opening import SCHEMA_VERSION
-from tests.fuzz.message_mutations import MESSAGE
-from tests.fuzz.mutations import input_of
+from tests.fuzz.mutations import MESSAGE, input_of
 from tests.fuzz.readers import READERS
 
 _EACH = 60

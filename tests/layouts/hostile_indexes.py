@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from tests.layouts.index_files import run_sql
+from tests.layouts.filing import run_sql
 
 Change = Callable[[Path], None]
 

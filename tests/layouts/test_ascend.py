@@ -23,8 +23,7 @@ from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
 from opdump.records import OpRecord, TensorRecord
 from opdump.testing.layout_tests import LayoutTests, assert_same_bits
 from opdump.testing.stand_ins import SampleStep, sample_step
-from tests.layouts.ascend_dumps import LATER, STAMP, TIME, add_dump_file, add_npy, tensor
-from tests.layouts.statistic_rows import rows_of
+from tests.layouts.filing import LATER, STAMP, TIME, add_dump_file, add_npy, rows_of, tensor
 
 
 class TestDumpFiles:

@@ -34,8 +34,7 @@ from opdump.plan import DumpPlan
 from opdump.records import HostPayload, OpRecord, TensorRecord
 from opdump.reports.json_format import dump_json
 from opdump.testing import sample_step
-from tests.layouts.filing import file_in_layout, new_writer
-from tests.layouts.index_files import index_file
+from tests.layouts.filing import file_in_layout, index_file, new_writer
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "sync": {"layout": "mindspore-2.3", "saved_data": "full", "save_kernel_args": True},

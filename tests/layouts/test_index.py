@@ -38,9 +38,8 @@ from opdump.reports.findings import check_dump
 from opdump.reports.text_format import StepRows
 from opdump.statistics import SummaryStatistics
 from opdump.testing import sample_step
-from tests.layouts.filing import file_step, file_steps, new_writer
+from tests.layouts.filing import file_step, file_steps, index_file, new_writer, run_sql
 from tests.layouts.hostile_indexes import all_kinds
-from tests.layouts.index_files import index_file, run_sql
 
 _WRITE_FOR_EVER = """
 import sys

@@ -19,9 +19,8 @@ from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError, UnknownLayoutError
 from opdump.plan import DumpPlan
 from opdump.testing import sample_step
-from tests.layouts.filing import file_steps, new_writer
+from tests.layouts.filing import file_steps, index_file, new_writer, run_sql
 from tests.layouts.hostile_indexes import all_kinds
-from tests.layouts.index_files import index_file, run_sql
 from tests.layouts.killed_in_the_index import LAYOUTS, STEPS, run
 
 

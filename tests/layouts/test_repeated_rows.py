@@ -25,9 +25,7 @@ from opdump.layouts.mindspore_sync.statistic_csv import RepeatedRows, StatisticE
 from opdump.plan import DumpPlan
 from opdump.records import Frame, OpRecord, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import DEVICE_DEFAULT, OWN, Extremes, SummaryStatistics
-from tests.layouts.filing import new_writer
-from tests.layouts.memory_sink import MemorySink
-from tests.layouts.statistic_rows import rows_of
+from tests.layouts.filing import MemorySink, new_writer, rows_of
 
 _TEXTS = st.text(st.sampled_from('aB/%,"\n\r ö%dsg'), max_size=8)
 _COUNTS = st.integers(0, 2**53).map(float)

@@ -28,7 +28,7 @@ from opdump.statistics import (
     device_extremes,
     format_statistic,
 )
-from tests.layouts.statistic_rows import rows_of
+from tests.layouts.filing import rows_of
 
 _START = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape"
 _OP = OpRecord(op_type="MatMul", op_name="Default/fc/MatMul-op0", timestamp=1795247154245448)

@@ -23,7 +23,7 @@ from opdump.adapters.torch.schemas import schema_of
 from opdump.catalog.catalog import Execution
 from opdump.commands import main
 from opdump.records import Memory, TensorRecord
-from tests.layouts.index_files import index_file
+from tests.layouts.filing import index_file
 
 
 def recorded(path: Path, program: Callable[[], object], **settings: Any) -> list[TensorRecord]:

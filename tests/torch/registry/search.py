@@ -27,9 +27,7 @@ from opdump.adapters.torch.adapter import ADAPTER
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from tests.torch.op_db.statistics import CheckedInMemory
-from tests.torch.registry.arguments import GUESSES
-from tests.torch.registry.stand_ins import give_kernels
-from tests.torch.registry.states import WAYS, State, call, schema_of
+from tests.torch.registry.states import GUESSES, WAYS, State, call, give_kernels, schema_of
 
 _ELSEWHERE = {
     **dict.fromkeys(

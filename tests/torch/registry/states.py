@@ -1,15 +1,143 @@
-"""The state that a call of an operator leaves in its arguments and results, as far as autograd and the program can see it."""
+"""Arguments for any operator, and the state that a call leaves in its arguments and results, as far as the program can see it."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed._symmetric_memory  # registers operators
 from torch import Tensor
 
-from tests.torch.registry.arguments import Guess, filled
+_SHAPES = ((4, 4), (4,), (2, 4, 4), (1, 2, 4, 4), (1, 2, 4, 4, 4), ())
+_TYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.uint8, torch.int32)
+_INDICES = ("index", "indices", "offsets", "target", "pivots", "mapping", "bag", "sobolstate", "lengths")
+_MASKS = ("mask", "condition")
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """One way to fill in what a schema leaves open."""
+
+    shape: tuple[int, ...] = (4, 4)
+    dtype: torch.dtype = torch.float32
+    number: int = 1
+    length: int | None = None
+    """The length of lists of integers; None: as long as the shape."""
+    optional: bool = False
+    """Whether optional tensors are passed."""
+    first: tuple[int, ...] | None = None
+    """The shape of the first tensor if it differs from that of the others."""
+    seed: int | None = None
+    """If set, every argument is drawn at random."""
+
+
+GUESSES = (
+    *(Guess(shape) for shape in _SHAPES),
+    *(Guess(shape, dtype) for dtype in _TYPES[1:4] for shape in _SHAPES[:2]),
+    *(Guess(shape, number=0) for shape in _SHAPES),
+    *(Guess(shape, length=length) for shape in _SHAPES for length in (1, 2, 3) if length != len(shape)),
+    *(Guess(shape, optional=True) for shape in _SHAPES[:4]),
+    Guess((2, 2, 1, 1), first=(1, 2, 4, 4)),
+    Guess((2, 2, 1, 1), first=(1, 2, 4, 4), length=2),
+    Guess((4,), first=(4, 4), length=1),
+    Guess((4,), first=(1, 4, 4, 4), optional=True),
+    Guess((2, 2, 1, 1, 1), first=(1, 2, 4, 4, 4), length=3),
+    *(Guess(seed=seed) for seed in range(120)),
+)
+
+
+def filled(
+    schema: Any, guess: Guess, made: Callable[[Tensor], Tensor] = lambda tensor: tensor
+) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments of an operator; every tensor passes through `made`. Equal for every call."""
+    drawn = _Draw(guess, made)
+    positional, named = [], {}
+    for argument in schema.arguments:
+        if argument.has_default_value() and not drawn.gives(argument):
+            continue
+        value = drawn.value(argument)
+        if argument.kwarg_only or argument.has_default_value():
+            named[argument.name] = value
+        else:
+            positional.append(value)
+    return positional, named
+
+
+class _Draw:
+    def __init__(self, guess: Guess, made: Callable[[Tensor], Tensor]) -> None:
+        self._guess = guess
+        self._made = made
+        self._chance = None if guess.seed is None else random.Random(guess.seed)
+        self._number = 0
+
+    def gives(self, argument: Any) -> bool:
+        """Whether to pass an argument that has a default."""
+        if self._chance is not None:
+            return self._chance.random() < 0.3
+        return self._guess.optional and str(argument.type) == "Optional[Tensor]"
+
+    def value(self, argument: Any) -> Any:
+        kind, name = str(argument.type), argument.name
+        if kind.startswith("Optional["):
+            kind = kind.removeprefix("Optional[").removesuffix("]")
+            given = self._chance.random() < 0.5 if self._chance else self._guess.optional and kind == "Tensor"
+            if not given:
+                return None
+        if kind == "Tensor":
+            return self._tensor(name)
+        if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
+            # The fused optimizers expect an empty list here, unless amsgrad is on.
+            return [] if name.startswith("max_exp") else [self._tensor(name) for _ in range(2)]
+        return self._other(kind, argument.N)
+
+    def _other(self, kind: str, count: int | None) -> Any:
+        guess, chance = self._guess, self._chance
+        number, truth = guess.number, False
+        length = count or (len(guess.shape) if guess.length is None else guess.length)
+        if chance is not None:
+            number, truth = chance.choice((0, 1, 1, 2, 4)), chance.random() < 0.5
+            length = count or chance.choice((1, 2, 2, 3, 4))
+        values: dict[str, Any] = {
+            "Storage": torch.arange(16, dtype=torch.float32).untyped_storage(),
+            "number": number if chance is not None or not guess.dtype.is_floating_point else number + 0.5,
+            "List[number]": [1.5, 2.5],
+            "float": 0.5,
+            "List[float]": [0.5] * 2,
+            "int": number,
+            "SymInt": number,
+            "bool": truth,
+            "List[int]": [number or 1] * length,
+            "List[SymInt]": [number or 1] * length,
+            "List[bool]": [True] * (count or 3),
+            "str": ("mean", "add", "ij")[number % 3],
+            "Device": torch.device("cpu"),
+        }
+        return values.get(kind)
+
+    def _tensor(self, name: str) -> Tensor:
+        guess, chance = self._guess, self._chance
+        shape, dtype = guess.shape, guess.dtype
+        if self._number == 0 and guess.first is not None:
+            shape = guess.first
+        if chance is not None:
+            shape = chance.choice(_SHAPES)
+            dtype = torch.float32 if chance.random() < 0.7 else chance.choice(_TYPES)
+        self._number += 1
+        if "step" in name:
+            return self._made(torch.ones(()))
+        if any(word in name for word in _INDICES):
+            return self._made(torch.zeros(shape, dtype=torch.int64))
+        if any(word in name for word in _MASKS):
+            return self._made(torch.ones(shape, dtype=torch.bool))
+        values = torch.rand(shape, generator=torch.Generator().manual_seed(self._number)) + 0.25
+        if name.startswith("out"):
+            values = values.zero_()
+        return self._made(values > 0.7 if dtype is torch.bool else (values * 3).to(dtype))
+
 
 State = dict[str, Any]
 WAYS = ("plain", "view", "gradient", "inference mode", "inference tensors", "autocast")
@@ -114,3 +242,43 @@ def _share(one: Tensor, other: Tensor) -> bool:
         return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0
     except (RuntimeError, NotImplementedError):
         return False
+
+
+NAMESPACE = "symm_mem"
+
+
+def give_kernels() -> torch.library.Library:
+    """Register kernels for the operators that have none on the host, for as long as the result lives."""
+    library = torch.library.Library(NAMESPACE, "IMPL")
+    for name in sorted(map(str, torch._C._dispatch_get_all_op_names())):
+        if name.startswith(f"{NAMESPACE}::") and not _has_kernel(name):
+            library.impl(name.partition("::")[2], _kernel(schema_of(name)), "CPU")
+    return library
+
+
+def _has_kernel(name: str) -> bool:
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has(name, key) for key in ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd"))
+
+
+def _kernel(schema: Any) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
+        tensors = [value for value in given.values() if isinstance(value, Tensor)]
+        written: dict[str, Any] = {}
+        for argument in schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = given[argument.name]
+                for each in value if isinstance(value, list) else [value]:
+                    each.add_(1)
+                written.update(dict.fromkeys(argument.alias_info.before_set, value))
+        results = []
+        for value in schema.returns:
+            if value.alias_info is not None:
+                (alias,) = value.alias_info.before_set
+                results.append(written[alias])
+            else:
+                results.append([tensors[0] + 1, tensors[0] + 2] if "List" in str(value.type) else tensors[0] + 1)
+        return results[0] if len(results) == 1 else tuple(results) or None
+
+    return run
