@@ -20,6 +20,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import (
     Difference,
     coarsest,
+    digest_of,
     epsilon_of,
     in_roundings,
     root_mean_square,
@@ -116,7 +117,7 @@ class _Judging:
                 continue
             given = max(given, off.relative)
             suspect = self._source(one, other, slot, off)
-            if suspect is not None and (content := np.ascontiguousarray(record.numpy()).tobytes()) not in self._seen:
+            if suspect is not None and (content := digest_of(record.numpy())) not in self._seen:
                 self._seen.add(content)
                 self.suspects.append(suspect)
         unspecified = unspecified_outputs(one.op.kernel or f"aten::{one.op.op_type}")  # device dumps have no kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -223,6 +224,11 @@ def same_bits(one: Array, other: Array) -> bool:
     if one.dtype.kind in "fc":
         return bool(np.array_equal(one, other, equal_nan=True))
     return bool(np.array_equal(one, other))
+
+
+def digest_of(values: Array) -> bytes:
+    """A digest of the elements in row-major order, whatever the shape."""
+    return hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=16).digest()
 
 
 # The distance of two tensors by their statistics.

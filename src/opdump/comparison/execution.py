@@ -1,7 +1,7 @@
-"""Runs both programs on the same values.
+"""Runs a step of a program again, operator by operator, on any values. Every comparison that runs operators uses this loop.
 
-Operators that both runs have pass on what A recorded; operators that only one run has are computed in float64. So neither rounding nor earlier
-differences play a part, and any remaining disagreement is due to what the programs do.
+In the reference run of A, operators that both runs have pass on what A recorded; operators that only A has are computed in float64. So neither
+rounding nor earlier differences play a part, and any remaining disagreement is due to what the programs do.
 """
 
 from __future__ import annotations

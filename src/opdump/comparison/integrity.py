@@ -5,7 +5,6 @@ If it does not, something other than an operator changed it: a flipped bit, a st
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from opdump.comparison.differences import (
     Array,
     Difference,
     difference,
+    digest_of,
     epsilon_of,
     equal_elements,
     in_roundings,
@@ -55,10 +55,6 @@ class Violation:
 
 
 Digest = tuple[str, bytes]
-
-
-def _digest(dtype: str, values: Array) -> Digest:
-    return dtype, hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=16).digest()
 
 
 @dataclass(slots=True)
@@ -174,7 +170,7 @@ class _MemoryCheck:
         elif is_unknown and self._before.left:
             # Other names belong to data, which the program may refill, or to the place that reads it.
             flat = in_storage_order(values, record)
-            digest = None if flat is None else _digest(record.dtype, flat)
+            digest = None if flat is None else (record.dtype, digest_of(flat))
             if digest in self._before.left:
                 self.found.came_from[place] = self._before.left[digest]
             elif digest in self._before.left_earlier:
@@ -226,7 +222,7 @@ def was_changed(made: TensorRecord, read: TensorRecord) -> bool:
 
 
 def _digests(contents: Iterable[tuple[str, Array, frozenset[int]]]) -> dict[Digest, frozenset[int]]:
-    return {_digest(dtype, values): writers for dtype, values, writers in contents}
+    return {(dtype, digest_of(values)): writers for dtype, values, writers in contents}
 
 
 def holds_elements(records: Mapping[int, TensorRecord]) -> bool:

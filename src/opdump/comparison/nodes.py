@@ -266,3 +266,7 @@ class Findings:
             self.suspects.append(suspect)
         if reached is not None:
             self.reached[key].add(reached.index)
+
+    def reached_by(self, suspects: Iterable[Suspect]) -> list[tuple[Suspect, set[int]]]:
+        """The suspects that were noticed in matched operators of B, each with these."""
+        return [(each, nodes) for each in suspects if (nodes := self.reached[each.kind, each.place])]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -160,8 +159,8 @@ class ReferenceReplay:
         if self.float64_check.comes_to_the_same():
             self._drop(accused)
             return
-        reached = self._reached()
-        unreached = [each for each in accused if not self.found.reached[each.kind, each.place]]
+        reached = self.found.reached_by(accused)
+        unreached = without(accused, [suspect for suspect, _ in reached])
         found = attribute(self.a, self.b, self.alignment, reached, unreached, self._outliving)
         self._drop(found.refuted)
         self._settled.update(suspect.name for suspect in found.doubtful)
@@ -178,14 +177,6 @@ class ReferenceReplay:
             for run, whole in ((self.reference, self.whole_a), (self.run, self.whole_b))
         )
         return data_suspects(self.a, self.b, read_a, read_b)
-
-    def _reached(self) -> list[tuple[Suspect, AbstractSet[int]]]:
-        """The suspects that concern the programs, each with the operators that it reaches first."""
-        return [
-            (suspect, nodes)
-            for suspect in self.found.suspects
-            if suspect.kind in _OF_THE_PROGRAM and (nodes := self.found.reached[suspect.kind, suspect.place])
-        ]
 
     def _drop(self, refuted: Sequence[Suspect]) -> None:
         self._settled.update(suspect.name for suspect in refuted)

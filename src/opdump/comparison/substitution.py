@@ -11,7 +11,6 @@ without changes. A run with substituted operators computes only the values that 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -26,6 +25,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.causes import Sources, fingerprint
 from opdump.comparison.differences import (
     Array,
+    digest_of,
     epsilon_of,
     fill_as_infinity,
     in_roundings,
@@ -324,7 +324,7 @@ class _First:
         """Fingerprints of every input and output."""
         self.unordered: set[tuple[float, ...]] = set()
         """The same, regardless of the order of the elements."""
-        self.others: set[bytes] = set()
+        self.others: set[tuple[tuple[int, ...], bytes]] = set()
         """Digests of the values that are not floats."""
         self._seen: set[tuple[object, ...]] = set()
         """The parts of storages whose fingerprints were taken, and their writers."""
@@ -450,10 +450,9 @@ def _in_any_order(values: Array) -> tuple[float, ...]:
         return (*fingerprint(values), *fingerprint(values**3))
 
 
-def _exactly(values: Array) -> bytes:
-    """A digest of the shape and the elements, for values that are not floats."""
-    whole = np.ascontiguousarray(values, np.int64)
-    return hashlib.blake2b(repr(values.shape).encode() + whole.tobytes(), digest_size=16).digest()
+def _exactly(values: Array) -> tuple[tuple[int, ...], bytes]:
+    """The shape and a digest of the elements, for values that are not floats."""
+    return values.shape, digest_of(values.astype(np.int64))
 
 
 def _is_in_order(record: TensorRecord) -> bool:

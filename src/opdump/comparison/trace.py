@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import re
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog
 from opdump.catalog.query import Execution
+from opdump.comparison.differences import digest_of
 from opdump.comparison.nodes import Node, Place, reachable, scope_of, storages_of
 from opdump.comparison.step_statistics import Columns, Floats, Places, StepRows, columns_of, columns_of_summaries
 from opdump.errors import CorruptDumpError
@@ -609,7 +609,7 @@ def _bits_of(records: Mapping[int, TensorRecord]) -> dict[int, _Bits]:
             continue
         array = record.numpy()
         if array.size > 1 and not (array == array.flat[0]).all():
-            found[slot] = record.dtype, hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).digest()
+            found[slot] = record.dtype, digest_of(array)
     return found
 
 
