@@ -7,8 +7,10 @@ different computation of the same result. Code whose values agree again in anoth
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from opdump.comparison.alignment import Alignment
@@ -161,7 +163,7 @@ _NEAR: Final = 12
 """The search for an operator that reorders elements ends after about this many operators."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Meanings:
     """Finds the operators that an origin may stand for. `cleared` is code of A and of B whose values agree again elsewhere."""
 
@@ -204,10 +206,19 @@ class Meanings:
         for node, (trace, matched, cleared) in zip(reversed(pair), sides, strict=True):
             if node is None or node.op.phase != "backward" or not node.op.forward_op:
                 continue
-            forward = (each.index for each in trace.nodes if each.op.op_name == node.op.forward_op)
+            forward = self._named[trace is self.a].get(node.op.forward_op, ())
             for each in _lone_before(trace, forward, matched, cleared):
                 if each.rounding:
                     yield (None, each) if trace is self.b else (each, None)
+
+    @cached_property
+    def _named(self) -> tuple[Mapping[str, Sequence[int]], Mapping[str, Sequence[int]]]:
+        """The operators of B and of A by their names."""
+        found: tuple[defaultdict[str, list[int]], ...] = defaultdict(list), defaultdict(list)
+        for names, trace in zip(found, (self.b, self.a), strict=True):
+            for node in trace.nodes:
+                names[node.op.op_name].append(node.index)
+        return found[0], found[1]
 
     def _wired_before(self, one: Node, other: Node) -> Iterator[Pair]:
         """The matched makers of different inputs, if they have different inputs or arguments themselves; the earliest first.
@@ -237,15 +248,24 @@ class Meanings:
         """The first reader of a different input that no operator made, such as a parameter that changed before the optimizer wrote it."""
         for slot in odd_inputs(one, other):
             read = other.inputs[slot]
-            if slot in other.makers:
+            if slot in other.makers or read.memory is None:
                 continue
-            for node in self.b.nodes[: other.index]:
-                partner, _ = self._aligned(node)
-                if partner is not None and any(
-                    _is_seen_as(node.inputs[slot], read) for slot in odd_inputs(partner, node)
-                ):
-                    yield partner, node
+            for index, record in self._odd_reads.get(read.memory.storage, ()):
+                if index < other.index and same_statistics(record, read):
+                    yield self._aligned(self.b.nodes[index])
                     return
+
+    @cached_property
+    def _odd_reads(self) -> Mapping[int, Sequence[tuple[int, TensorRecord]]]:
+        """The inputs of operators of B whose statistics differ from those in A, by their storage in execution order."""
+        found: defaultdict[int, list[tuple[int, TensorRecord]]] = defaultdict(list)
+        for node in self.b.nodes:
+            partner, _ = self._aligned(node)
+            for slot in () if partner is None else odd_inputs(partner, node):
+                memory = node.inputs[slot].memory
+                if memory is not None:
+                    found[memory.storage].append((node.index, node.inputs[slot]))
+        return found
 
     def _arranged(self, other: Node) -> list[tuple[Node | None, Node]]:
         """The operators that reordered the inputs of an operator, nearest first."""
@@ -268,13 +288,6 @@ class Meanings:
                 partner = self.alignment.a_of.get(maker_b[0])
                 if partner is not None and partner != maker_a[0] and maker_a[0] in self.alignment.b_of:
                     yield self.a.nodes[partner], self.b.nodes[maker_b[0]]
-
-
-def _is_seen_as(record: TensorRecord, read: TensorRecord) -> bool:
-    """Whether both are in the same storage and have the same statistics."""
-    if record.memory is None or read.memory is None:
-        return False
-    return record.memory.storage == read.memory.storage and same_statistics(record, read)
 
 
 def is_same_as_told(one: Node, other: Node) -> bool:
