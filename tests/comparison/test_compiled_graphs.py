@@ -68,6 +68,17 @@ for step in range(3):
     loss.backward()
     optimizer.step()
 """
+SEVERAL: Final = """
+import torch
+
+torch.manual_seed(0)
+def several(x):
+    hidden = torch.tanh(x)
+    hidden.square().sum()
+    return hidden * 3, hidden.sum(1)
+# compile several
+result = several(torch.randn(6, 8))
+"""
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # A warning that PyTorch raises about its own compiler
@@ -83,8 +94,9 @@ def dumped(folder: Path, name: str, program: str, backend: str = "") -> Path:
     path = folder / f"{name}.py"
     path.write_text(program)
     torch._dynamo.reset()
+    names = {"__name__": "__main__", "DATA": torch.linspace(-2, 2, 48).reshape(6, 8)}
     with opdump.capture(path=str(folder / name), saved_data="full"):
-        exec(compile(program, str(path), "exec"), {"__name__": "__main__"})
+        exec(compile(program, str(path), "exec"), names)
     return folder / name
 
 
@@ -141,6 +153,21 @@ def test_other_function_is_divergent(tmp_path: Path, old: str, new: str) -> None
         assert result.verdict == "divergent"
         first = result.introduced[0]
         assert "compiled_forward" in {first.a and first.a.kernel, first.b and first.b.kernel}
+
+
+@pytest.mark.parametrize("result", ["hidden.sum(0)", "hidden[:3].sum(1)", "1.5 * hidden.double().sum(1)"])
+def test_second_result_of_a_graph_is_compared(tmp_path: Path, result: str) -> None:
+    for same in both_ways(tmp_path, SEVERAL, "aot_eager"):
+        assert same.verdict == "benign", same.headline
+    for other in both_ways(tmp_path, SEVERAL, "aot_eager", SEVERAL.replace("hidden.sum(1)", result)):
+        assert other.verdict == "divergent"
+        assert "compiled_several" in {each.op_type for each in (other.introduced[0].a, other.introduced[0].b) if each}
+
+
+def test_a_program_that_was_compiled_as_a_whole_can_be_compared(tmp_path: Path) -> None:
+    program = SEVERAL.replace("torch.randn(6, 8)", "DATA")
+    results = [both_ways(tmp_path, program, "aot_eager", each) for each in (None, program.replace("* 3", "* 4"))]
+    assert [each.verdict for pair in results for each in pair] == ["benign"] * 2 + ["divergent"] * 2
 
 
 def test_what_cancels_in_float64_leaves_rounding_behind() -> None:

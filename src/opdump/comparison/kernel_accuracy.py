@@ -230,8 +230,11 @@ class JudgedGraphs:
     kernels: set[str] = field(default_factory=set)
     """The kernel names of these graphs in the dumps."""
 
+    left_a: set[Place] = field(default_factory=set)
+    """Outputs of the operators of A that were not judged: they are compared like those of other operators."""
+    left_b: set[Place] = field(default_factory=set)
     pairs: int = 0
-    """The number of graphs that were compared with operators of the other run by recorded values, and so have a counterpart."""
+    """The number of graphs that were compared with operators of the other run, and so have a counterpart."""
 
     def judged(self, suspect: Suspect) -> bool:
         """Whether a suspect concerns an operator that is judged here, or an input that such an operator made."""
@@ -245,8 +248,9 @@ class JudgedGraphs:
 
     def mirrored(self) -> JudgedGraphs:
         """The same with A and B exchanged."""
+        suspects = [each.turned() for each in self.suspects]
         return JudgedGraphs(
-            [each.turned() for each in self.suspects], self.notes, self.of_b, self.of_a, self.kernels, self.pairs
+            suspects, self.notes, self.of_b, self.of_a, self.kernels, self.left_b, self.left_a, self.pairs
         )
 
 
@@ -289,6 +293,7 @@ class _Graphs:
         found = JudgedGraphs()
         if not self.places:
             return found
+        self._leave(found)
         by_record = {graph: place for graph, place in self.places.items() if _is_launch(self.other.nodes[graph[0]])}
         self._compare(found, by_record)
         if len(by_record) == len(self.places):
@@ -297,6 +302,8 @@ class _Graphs:
         off: dict[int, list[tuple[float, float]]] = {}
         for graph, place in self.places.items():
             if not all(place[0] in run and place[1] in run[place[0]].exact for run in (own, theirs)):
+                found.left_a.add(place)
+                found.left_b.add(graph)
                 continue
             found.of_a |= self._between(place[0])
             found.of_b.add(graph[0])
@@ -307,7 +314,16 @@ class _Graphs:
             elif errors is not None:
                 off.setdefault(graph[0], []).append(errors)
         found.notes += [self._note(index, errors) for index, errors in off.items()]
+        found.pairs += len(found.of_b - {index for index, _ in by_record})
         return found
+
+    def _leave(self, found: JudgedGraphs) -> None:
+        """Note the outputs that no operator reads and that have no counterpart, if graphs have any."""
+        judged = {graph for graph, _ in self.places}
+        graphs = (place for place in _unread(self.other, self.plain_of) if place[0] in judged)
+        found.left_b.update(place for place in graphs if place not in self.places)
+        if found.left_b:
+            found.left_a.update(place for place in _unread(self.plain, self.matched) if place not in self.graph_place)
 
     def _compare(self, found: JudgedGraphs, places: Mapping[Place, Place]) -> None:
         """Compare the recorded outputs of graphs with those of the plain run."""
@@ -341,9 +357,13 @@ class _Graphs:
         between = [self.plain.nodes[index] for index in sorted(self._between(place[0]))]
         epsilon = max(coarsest([record]), *(each.rounding for each in between))
         largest = max(map(_largest_recorded, self._summands(place)), default=0.0)
-        if relative <= RECORDED_GRAPH.of(epsilon) or absolute <= LARGEST * epsilon * largest:
+        is_near = relative <= RECORDED_GRAPH.of(epsilon) or absolute <= LARGEST * epsilon * largest
+        if expected.shape != record.shape:
+            relative, size = math.inf, f"it has shape {record.shape} instead of {expected.shape}"
+        elif is_near:
             return None
-        size = f"off by {relative:.2g} of its size" if math.isfinite(relative) else f"off by {absolute:.2g} from 0"
+        else:
+            size = f"off by {relative:.2g} of its size" if math.isfinite(relative) else f"off by {absolute:.2g} from 0"
         what = (
             f"its output differs from that of {between[0].op.op_name} to {between[-1].op.op_name} of {self.plain_name} ({amounts.count(len(between), 'operator')}), "
             f"{size}; it is compiled by XLA, and is not run again"
@@ -366,7 +386,7 @@ class _Graphs:
             place = self._read_by(readers, node.outputs[graph[1]])
             if place is not None:
                 found[graph] = place
-            elif not readers or _is_launch(node):
+            elif (not readers or _is_launch(node)) and not _is_handed_on(node, graph[1]):
                 open_.append(graph)
         plain = _unmatched_outputs(self.plain, self.matched)
         self._add_closest(found, open_, [place for place in plain if place not in users_plain])
@@ -377,18 +397,19 @@ class _Graphs:
 
     def _add_closest(self, found: dict[Place, Place], graphs: Iterable[Place], places: Iterable[Place]) -> None:
         """Pair the closest outputs first, so that two outputs of one shape are not both given the same counterpart."""
-        near = [(self._apart(place, graph), graph, place) for graph in graphs if graph not in found for place in places]
-        for _, graph, place in sorted(each for each in near if not math.isnan(each[0])):
+        near = [
+            (*self._apart(place, graph), graph, place) for graph in graphs if graph not in found for place in places
+        ]
+        for _, _, graph, place in sorted(each for each in near if not math.isnan(each[0])):
             if graph not in found and place not in found.values():
                 found[graph] = place
 
-    def _apart(self, place: Place, graph: Place) -> float:
-        """The distance of a graph's output from an output of the plain run; NaN if their types or sizes differ."""
+    def _apart(self, place: Place, graph: Place) -> tuple[float, bool]:
+        """The distance of a graph's output from an output of the plain run, NaN if their types or sizes differ; and whether their shapes differ."""
         one, other = self.plain.at(place), self.other.at(graph)
         if not _is_like(one, other):
-            return math.nan
-        found = record_difference(one, other)
-        return math.inf if found is None else found.relative
+            return math.nan, True
+        return (record_difference(one, other) or WHOLLY).relative, one.shape != other.shape
 
     def _read_by(self, readers: list[Place], record: TensorRecord) -> Place | None:
         """The output of the plain run that the same readers read there."""
@@ -505,6 +526,21 @@ def _distance(given: Array, slot: int, outputs: Float64Outputs) -> float:
     found = unshaped_difference(exact, given)
     size = max(root_mean_square(exact), root_mean_square(outputs.summands.get(slot, exact)))
     return found.absolute / size if size else found.relative
+
+
+def _unread(trace: Trace, matched: Container[int]) -> list[Place]:
+    """The outputs of unmatched operators that no operator reads."""
+    users = trace.users()
+    return [place for place in _unmatched_outputs(trace, matched) if place not in users]
+
+
+def _is_handed_on(node: Node, slot: int) -> bool:
+    """Whether an output of a launch is one of its inputs, which no operator of the other run computes."""
+    output = node.outputs[slot]
+    return _is_launch(node) and any(
+        each.shape == output.shape and each.dtype == output.dtype and not (record_difference(each, output) or WHOLLY)
+        for each in node.inputs.values()
+    )
 
 
 def _largest_recorded(record: TensorRecord) -> float:

@@ -123,8 +123,8 @@ class _Unexplained:
 
     def _pairs(self) -> tuple[list[tuple[Place, Place]], list[Place], list[Place]]:
         """The pairs of corresponding results, and the results of A and of B without a counterpart."""
-        results_a = results(self.a).without(self._judged.of_a)
-        results_b = results(self.b).without(self._judged.of_b)
+        results_a = results(self.a).without(self._judged.of_a, self._judged.left_a)
+        results_b = results(self.b).without(self._judged.of_b, self._judged.left_b)
         if self._trains and len(results_a.given) != len(results_b.given):
             # The losses are of parts of a batch: compare the trained parameters only.
             results_a, results_b = replace(results_a, given=()), replace(results_b, given=())
@@ -353,9 +353,11 @@ class Results:
     written: Sequence[Place]
     """The last writes to memory from before the step, and the inputs of assignments to variables."""
 
-    def without(self, nodes: AbstractSet[int]) -> Results:
-        """The same, without the results of these nodes."""
-        given, written = ([each for each in places if each[0] not in nodes] for places in (self.given, self.written))
+    def without(self, nodes: AbstractSet[int], left: AbstractSet[Place]) -> Results:
+        """The same, without the results of these nodes that are not in `left`."""
+        given, written = (
+            [each for each in places if each[0] not in nodes or each in left] for places in (self.given, self.written)
+        )
         return Results(given, written)
 
     def all(self) -> list[Place]:

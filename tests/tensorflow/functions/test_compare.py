@@ -117,6 +117,51 @@ def test_a_compiled_call_within_a_program_is_identified_by_its_result(tmp_path: 
     assert other.introduced[0].b.op_type == "XlaLaunch"
 
 
+def several(mode, last):
+    """Two results of a function, its input, and a constant; `last` computes the second result."""
+
+    def program():
+        def returned(x):
+            hidden = tf.tanh(x @ W)
+            return hidden * 3.0, last(hidden), x, tf.constant(3.0)
+
+        return MODES[mode](returned)(tf.constant(X))
+
+    return program
+
+
+@pytest.mark.parametrize("modes", [("eager", "compiled"), ("compiled", "eager"), ("function", "compiled")], ids=str)
+@pytest.mark.parametrize("saved_data", ["full", "statistic"])
+def test_second_result_of_a_compiled_function_is_compared(
+    tmp_path: Path, modes: tuple[str, str], saved_data: SavedData
+) -> None:
+    def summed(hidden):
+        return tf.reduce_sum(hidden, 1)
+
+    same = compared(tmp_path / "same", several(modes[0], summed), several(modes[1], summed), saved_data)
+    assert same.verdict == "benign", same.headline
+    for number, last in enumerate(
+        (
+            lambda hidden: tf.reduce_sum(hidden, 1, keepdims=True),
+            lambda hidden: tf.reshape(tf.reduce_sum(hidden, 1), (3, 2)),
+            lambda hidden: tf.reduce_sum(hidden, 0),
+            lambda hidden: tf.cast(tf.reduce_sum(hidden, 1), tf.float64) * 1.5,
+        )
+    ):
+        other = compared(tmp_path / str(number), several(modes[0], summed), several(modes[1], last), saved_data)
+        assert other.verdict == "divergent", (number, other.headline)
+
+
+def test_another_shape_of_a_compiled_result_is_named(tmp_path: Path) -> None:
+    result = compared(
+        tmp_path,
+        lambda: tf.constant(X) @ W,
+        lambda: MODES["compiled"](lambda x: tf.reshape(x @ W, (8, 6)))(tf.constant(X)),
+    )
+    (found,) = result.introduced
+    assert "it has shape (8, 6) instead of (6, 8)" in found.evidence
+
+
 @pytest.mark.parametrize(
     ("fault", "saved_data", "trains"),
     [
