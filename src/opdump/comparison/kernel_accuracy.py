@@ -31,6 +31,7 @@ from opdump.comparison.arguments import differing
 from opdump.comparison.differences import (
     WHOLLY,
     Array,
+    Difference,
     coarsest,
     difference,
     epsilon_of,
@@ -352,7 +353,7 @@ class _Graphs:
             self.other.at(graph),
             self.plain.at(place),
         )
-        found = record_difference(expected, record) or WHOLLY
+        found = _recorded_difference(expected, record)
         relative, absolute = found.relative, found.absolute
         between = [self.plain.nodes[index] for index in sorted(self._between(place[0]))]
         epsilon = max(coarsest([record]), *(each.rounding for each in between))
@@ -409,7 +410,7 @@ class _Graphs:
         one, other = self.plain.at(place), self.other.at(graph)
         if not _is_like(one, other):
             return math.nan, True
-        return (record_difference(one, other) or WHOLLY).relative, one.shape != other.shape
+        return _recorded_difference(one, other).relative, one.shape != other.shape
 
     def _read_by(self, readers: list[Place], record: TensorRecord) -> Place | None:
         """The output of the plain run that the same readers read there."""
@@ -534,11 +535,17 @@ def _unread(trace: Trace, matched: Container[int]) -> list[Place]:
     return [place for place in _unmatched_outputs(trace, matched) if place not in users]
 
 
+def _recorded_difference(one: TensorRecord, other: TensorRecord) -> Difference:
+    """The difference of two tensors. Infinite if neither elements nor statistics suffice."""
+    found = record_difference(one, other)
+    return WHOLLY if found is None else found
+
+
 def _is_handed_on(node: Node, slot: int) -> bool:
     """Whether an output of a launch is one of its inputs, which no operator of the other run computes."""
     output = node.outputs[slot]
     return _is_launch(node) and any(
-        each.shape == output.shape and each.dtype == output.dtype and not (record_difference(each, output) or WHOLLY)
+        each.shape == output.shape and each.dtype == output.dtype and not _recorded_difference(each, output)
         for each in node.inputs.values()
     )
 
