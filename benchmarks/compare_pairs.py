@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from opdump import kernels
 from opdump.comparison.pairs import Outputs
 from opdump.comparison.pairs import measured as measured_outputs
-from opdump.index.payload import FilePayload
+from opdump.index.values import FilePayload
 from opdump.kernels import compare_pair, compare_summaries
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics

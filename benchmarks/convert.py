@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from opdump.conversion import ConversionPlan, convert
-from opdump.dtypes.data_types import BY_NAME
+from opdump.dtypes import BY_NAME
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, write_dump_file
 from opdump.dump_file.dump_file import FORMAT_NUMBERS
 from opdump.msaccucmp.command_line import run as run_msaccucmp

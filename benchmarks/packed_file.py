@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from opdump.kernels import active
-from opdump.layouts.packed.writer import ElementsFile
+from opdump.layouts.packed import ElementsFile
 
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 26)
 

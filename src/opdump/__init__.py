@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opdump.plan import DumpPlan
     from opdump.records import OpRecord, TensorRecord
     from opdump.replaying import replay
-    from opdump.statistics.summary_statistics import merge_statistics
+    from opdump.statistics import merge_statistics
 
     __version__: str
 
@@ -45,7 +45,7 @@ _NAMES = {
     "plan": ("DumpPlan",),
     "records": ("OpRecord", "TensorRecord"),
     "replaying": ("replay",),
-    "statistics.summary_statistics": ("merge_statistics",),
+    "statistics": ("merge_statistics",),
 }
 _HOMES = {name: (module, name) for module, names in _NAMES.items() for name in names}
 _HOMES["open"] = ("catalog.catalog", "open_dump")

@@ -19,9 +19,9 @@ from torch import nn
 import opdump
 import opdump.onnx
 from opdump.capturing.report import CaptureReport
-from opdump.configs.acl.keys import DUMP, ArrayOf, Table
-from opdump.configs.shared.json_text import KEYS
-from opdump.configs.tensorflow.keys import DUMP_KEYS
+from opdump.configs.acl_keys import DUMP, ArrayOf, Table
+from opdump.configs.json_text import KEYS
+from opdump.configs.tensorflow import DUMP_KEYS
 from opdump.errors import ConfigError, IncompleteCaptureError
 from tests.cli.programs import opdump as command
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from opdump.catalog.catalog import Catalog, open_dump
 from opdump.dump_file import DumpFile
+from opdump.dump_file.dump_file import encode_dump_file
 from opdump.dump_file.names import DumpName, ExceptionName, FftsPlus, parse_name
-from opdump.dump_file.writing import encode_dump_file
 from opdump.errors import OpdumpError, UnknownLayoutError
 from tests.layouts.filing import LATER, STAMP, TIME, add_dump_file, add_npy, tensor
 

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from opdump.checks.watchpoints import WATCHPOINTS, Measured, WatchHit, Watchpoint, WatchpointChecker
-from opdump.checks.watchpoints.conditions import OWN
-from opdump.configs.shared.watchpoints import watchpoints_of
+from opdump.checks.watchpoints import OWN, WATCHPOINTS, Measured, WatchHit, Watchpoint, WatchpointChecker
+from opdump.configs.watchpoints import watchpoints_of
 from opdump.errors import ConfigError
 from opdump.kernels import summarise
 from opdump.records import HostPayload, OpRecord, StatisticValue, TensorRecord

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from opdump.commands import main
-from opdump.configs.shared.drilldown import SelectedOperator, drilldown_config
+from opdump.configs.drilldown import SelectedOperator, drilldown_config
 from opdump.conversion import ConversionPlan, convert
 from opdump.dump_file import DumpFile, DumpTensor, write_dump_file
 from opdump.errors import ConfigError

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import opdump
 from opdump.commands import main
-from opdump.index.payload import FilePayload
+from opdump.index.values import FilePayload
 from opdump.layouts.ascend.reader import DumpPayload
 
 pytest.importorskip("torch")

@@ -142,7 +142,7 @@ def test_a_module_that_is_not_there_is_said_so(tmp_path: Path, monkeypatch: pyte
 
 _PROGRAM = """
 import sys
-from opdump.configs.shared.directories import program_directory
+from opdump.configs.plan_fields import program_directory
 from opdump.onnx.recording import plan_of
 from opdump.configs.dialects import resolve_plan
 

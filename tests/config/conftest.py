@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.configs.mindspore.settings import is_dump_path
+from opdump.configs.mindspore import is_dump_path
 
 
 @pytest.fixture

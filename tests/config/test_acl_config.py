@@ -14,9 +14,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from opdump.configs.acl.error import INVALID_DUMP_CONFIG, AclConfigError
-from opdump.configs.acl.keys import DUMP, LARGEST_FILE
-from opdump.configs.acl.plan import load_acl_plan, plan_from_acl_text, plan_from_environment
+from opdump.configs.acl_keys import DUMP, INVALID_DUMP_CONFIG, LARGEST_FILE, AclConfigError
+from opdump.configs.acl_plan import load_acl_plan, plan_from_acl_text, plan_from_environment
 from opdump.errors import ConfigError, DumpPathError, OpdumpError
 from opdump.plan import DumpPlan, KernelPattern, ModelFilter, ModelSelection, StepSet
 from tests.config.verdicts import load

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.configs.acl.error import AclConfigError
+from opdump.configs.acl_keys import AclConfigError
 from opdump.configs.dialects import dialect_of, load_plan
 from opdump.errors import ConfigError
 

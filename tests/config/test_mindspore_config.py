@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from opdump.configs.dialects import load_plan as load_any_plan
-from opdump.configs.mindspore.plan import load_plan, plan_from_keywords
+from opdump.configs.mindspore import load_plan, plan_from_keywords
 from opdump.errors import ConfigError, DumpPathError
 from opdump.plan import DumpPlan, KernelPattern, OverflowKind, StepSet
 

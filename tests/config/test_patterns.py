@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdump.configs.mindspore.plan import load_plan
+from opdump.configs.mindspore import load_plan
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, Exclusion, KernelPattern, ModelFilter, ModelSelection, OperatorRange, StepSet
 from opdump.plan.bounded_pattern import BoundedPattern, to_python_pattern, translated

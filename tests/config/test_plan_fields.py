@@ -14,9 +14,9 @@ import pytest
 
 import opdump
 from opdump.configs.dialects import resolve_plan
-from opdump.configs.mindspore.plan import _PLAN_FIELDS
-from opdump.configs.shared.json_text import KEYS
-from opdump.configs.shared.plan_fields import ALWAYS_ON, CaptureKeywords, PlanKeywords, StatisticName
+from opdump.configs.json_text import KEYS
+from opdump.configs.mindspore import _PLAN_FIELDS
+from opdump.configs.plan_fields import ALWAYS_ON, CaptureKeywords, PlanKeywords, StatisticName
 from opdump.errors import ConfigError
 from opdump.onnx.recording import plan_of
 from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet

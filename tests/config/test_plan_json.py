@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from opdump.configs.dialects import load_plan
-from opdump.configs.mindspore.plan import plan_from_keywords
+from opdump.configs.mindspore import plan_from_keywords
 from opdump.errors import OpdumpError
 from opdump.plan import TRIGGERS, DumpPlan, Exclusion, KernelPattern, ModelSelection, OperatorRange, StepSet
 from opdump.statistics import OWN

@@ -18,10 +18,12 @@ from opdump.statistics import (
     ElementStatistics,
     SummaryStatistics,
     format_statistic,
+    md5,
     name_of_heading,
     one_spelling,
+    sha1,
+    xxh3,
 )
-from opdump.statistics.table import md5, sha1, xxh3
 
 
 def _arrays() -> list[npt.NDArray[Any]]:

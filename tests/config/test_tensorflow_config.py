@@ -13,12 +13,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from opdump.configs.tensorflow.keys import DUMP_KEYS, parameter_values
-from opdump.configs.tensorflow.plan import (
+from opdump.configs.tensorflow import (
+    DUMP_KEYS,
     LARGEST_STEP,
     ParameterValue,
     TensorflowConfigError,
     TrainingDump,
+    parameter_values,
     parse_dump_step,
     training_dump_of,
     training_dump_of_options,
@@ -78,7 +79,7 @@ def test_a_mode_says_which_side_is_dumped(here: Path, mode: str | None, sides: t
 
 
 def test_statistics_are_those_of_acl_json(here: Path) -> None:
-    from opdump.configs.acl.plan import plan_from_acl_text
+    from opdump.configs.acl_plan import plan_from_acl_text
 
     plan = _dump(here, **ON, dump_data="stats").plan
     acl = plan_from_acl_text(

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from opdump.commands import main
 from opdump.configs.dialects import load_plan
-from opdump.configs.tensorflow.plan import TensorflowConfigError, load_tensorflow_plan
+from opdump.configs.tensorflow import TensorflowConfigError, load_tensorflow_plan
 from opdump.errors import ConfigError
 from opdump.plan import StepSet
 

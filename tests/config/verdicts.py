@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from opdump.configs.mindspore.plan import load_plan
+from opdump.configs.mindspore import load_plan
 from opdump.errors import OpdumpError
 from opdump.plan import DumpPlan
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opdump.dtypes.data_types import BY_NAME
+from opdump.dtypes import BY_NAME
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, write_dump_file
 from opdump.dump_file.dump_file import FORMAT_NUMBERS
 from opdump.dump_file.elements import encode_elements

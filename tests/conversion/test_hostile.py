@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdump.conversion import Conversion, ConversionPlan, FileType, convert
-from opdump.conversion.plan import FileResult, SourceFile
+from opdump.conversion.formatted import FileResult, SourceFile
 from opdump.conversion.run import _results
 from opdump.dump_file import DumpBlob, DumpFile, DumpTensor
 from opdump.formats import FORMATS

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import opdump
 from opdump.catalog.catalog import FACTS, open_dump
 from opdump.conversion import ConversionPlan, convert
-from opdump.conversion.plan import ConversionError
+from opdump.conversion.formatted import ConversionError
 from opdump.conversion.table_export import Selection, export_table
 from opdump.plan import DumpPlan
 from opdump.records import StatisticValue

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdump.conversion.slabs import slabs_of
+from opdump.conversion.stored_tensor import slabs_of
 from opdump.errors import OpdumpError
 from opdump.formats import DEVICE_FORMATS, FORMATS, can_convert, convert_format
 

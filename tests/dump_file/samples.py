@@ -20,7 +20,7 @@ from opdump.dump_file import (
     OriginalOp,
     read_dump_file,
 )
-from opdump.dump_file.writing import encode_dump_file
+from opdump.dump_file.dump_file import encode_dump_file
 from opdump.records import IO
 
 DATA = Path(__file__).parents[1] / "data" / "dump_file"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from opdump.dtypes.widening import widen
+from opdump.dtypes import widen
 from opdump.dump_file import DATA_TYPES, DumpTensor, HeldBytes, data_type, data_type_number
 from opdump.dump_file.elements import values_of_codes
 from opdump.errors import UndecodableTensorError

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdump.formats import DEVICE_FORMATS, FORMATS, Reading, can_convert, convert_format
-from opdump.formats.placement import Array, Shape
+from opdump.formats import DEVICE_FORMATS, FORMATS, Array, Reading, Shape, can_convert, convert_format
 
 PAGE = 256
 """Bytes per page; a part reads whole pages."""

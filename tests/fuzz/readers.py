@@ -14,9 +14,9 @@ from typing import Final
 from opdump.catalog.catalog import open_dump
 from opdump.comparison.pairs import read_matches
 from opdump.configs.dialects import load_plan
-from opdump.configs.shared.watchpoints import watchpoints_of
+from opdump.configs.watchpoints import watchpoints_of
+from opdump.conversion.formatted import ConversionPlan
 from opdump.conversion.overflow import find_overflows, read_overflow_json
-from opdump.conversion.plan import ConversionPlan
 from opdump.conversion.run import convert
 from opdump.dump_file import names as dump_names
 from opdump.dump_file import read_dump_file
@@ -228,7 +228,7 @@ def _msaccucmp(path: Path) -> None:
 
 
 def _onnx_input(path: Path) -> None:
-    from opdump.onnx.random_inputs import load_input
+    from opdump.onnx.recording import load_input
 
     load_input(_FLOATS, path)
 

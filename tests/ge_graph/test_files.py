@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.configs.shared.directories import graph_directories, graph_directory, graph_warnings
+from opdump.configs.plan_fields import graph_directories, graph_directory, graph_warnings
 from opdump.errors import CorruptDumpError, DumpPathError
 from opdump.layouts.graph_files.ge import (
     GraphNote,

@@ -29,8 +29,8 @@ from opdump.catalog.catalog import open_dump
 from opdump.checks import Thresholds
 from opdump.errors import CorruptDumpError, DumpPathError
 from opdump.index.opening import SCHEMAS, TURNS
-from opdump.index.payload import FilePayload, dumps_unchanged
 from opdump.index.reader import IndexReader
+from opdump.index.values import FilePayload, dumps_unchanged
 from opdump.kernels import summarise
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, SkipReason, StatisticValue

@@ -18,8 +18,15 @@ import torch
 import opdump
 from opdump.errors import CorruptDumpError
 from opdump.kernels import AppendFile, append_file
-from opdump.layouts.packed.record import RecordHeader, encode_header, hash_of, read_elements, read_header, records_of
-from opdump.layouts.packed.writer import ElementsFile
+from opdump.layouts.packed import (
+    ElementsFile,
+    RecordHeader,
+    encode_header,
+    hash_of,
+    read_elements,
+    read_header,
+    records_of,
+)
 
 _ARRAYS: tuple[npt.NDArray[Any], ...] = (
     np.arange(12, dtype=np.float32).reshape(3, 4),

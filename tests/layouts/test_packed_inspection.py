@@ -13,8 +13,7 @@ import pytest
 import opdump
 from opdump.checks import Thresholds
 from opdump.errors import CorruptDumpError
-from opdump.layouts.packed.reader import ExpectedHeaders, PackedPayload, are_as_expected
-from opdump.layouts.packed.record import encode_header, hash_of
+from opdump.layouts.packed import ExpectedHeaders, PackedPayload, are_as_expected, encode_header, hash_of
 from opdump.plan import DumpPlan
 from opdump.reports.findings import ChosenOperators, check_dump
 from opdump.testing import sample_step

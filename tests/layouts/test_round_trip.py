@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from opdump.capturing.deferred_writer import DeferredWriter
+from opdump.capturing.rank_assignment import DeferredWriter
 from opdump.catalog.catalog import open_dump
 from opdump.checks.overflow import OverflowStatus
 from opdump.degradation import Degradation

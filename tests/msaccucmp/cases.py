@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from opdump.dump_file import DumpBlob, DumpFile, DumpTensor, HeldBytes
-from opdump.dump_file.writing import encode_dump_file
+from opdump.dump_file.dump_file import encode_dump_file
 from opdump.msaccucmp.command_line import run
 from opdump.records import IO
 

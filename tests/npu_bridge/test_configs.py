@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from opdump.configs.tensorflow.run_config import PlainRunConfig
+from opdump.configs.tensorflow import PlainRunConfig
 from opdump.npu_bridge import npu_init
 from opdump.npu_bridge.estimator.npu.npu_config import DumpConfig, run_config_class
 from opdump.npu_bridge.estimator.npu.parameters import parameters_of_run_config
@@ -220,7 +220,7 @@ def test_a_stock_run_config_counts_as_one_without_a_dump_config() -> None:
 def test_configs_are_imported_without_tensorflow_and_run_config_is_made_when_it_is_asked_for() -> None:
     code = """
 import sys
-from opdump.configs.tensorflow.run_config import PlainRunConfig
+from opdump.configs.tensorflow import PlainRunConfig
 from opdump.npu_bridge.estimator.npu import npu_config, npu_estimator
 import opdump.npu_bridge.npu_init
 assert "NPURunConfig" not in vars(npu_config)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import opdump.npu_device as npu
-from opdump.configs.tensorflow.plan import TensorflowConfigError
+from opdump.configs.tensorflow import TensorflowConfigError
 from opdump.npu_device.configs.dump_config import NpuDumpConfig
 from opdump.npu_device.configs.npu_config import NpuConfig
 from opdump.npu_device.device import opened

@@ -22,7 +22,7 @@ from opdump.adapters.onnxruntime.recorded_model import RunOnce
 from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from opdump.checks import Thresholds
 from opdump.checks.nonfinite_lineage import Checked
-from opdump.configs.shared.watchpoints import watchpoints_of
+from opdump.configs.watchpoints import watchpoints_of
 from opdump.plan import DumpPlan
 from opdump.reports.findings import check_dump
 from tests.onnx.node_cases import feeds_of, node_cases

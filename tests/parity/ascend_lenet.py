@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opdump.dtypes.data_types import BY_NAME
+from opdump.dtypes import BY_NAME
 from opdump.dump_file import FORMAT_NUMBERS, DumpFile, DumpTensor, HeldBytes, write_dump_file
 from opdump.dump_file.elements import encode_elements
 from opdump.graph import Graph, GraphInput, GraphNode, GraphOutput

@@ -28,7 +28,7 @@ WITHOUT_PACKAGE = """
 import opdump.npu_bridge
 import tensorflow.compat.v1 as tf
 from npu_bridge.npu_init import *
-from opdump.adapters.tensorflow.estimator.v1_names import give_v1_names
+from opdump.adapters.tensorflow.estimator import give_v1_names
 from opdump.errors import PackageMissingError
 give_v1_names()
 config = NPURunConfig(dump_config=DumpConfig(True, "/tmp/d"), save_checkpoints_steps=7)
@@ -44,7 +44,7 @@ for what in (lambda: tf.estimator.Estimator, lambda: NPUEstimator(lambda feature
 """
 DISTRIBUTED = """
 import tensorflow as tf
-from opdump.adapters.tensorflow.estimator.v1_names import estimators
+from opdump.adapters.tensorflow.estimator import estimators
 try:
     estimators().RunConfig(train_distribute=tf.distribute.MirroredStrategy(["CPU:0"]))
 except Exception as error:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from opdump.interpreter.compiled import compiled
-from opdump.interpreter.critical_sections import not_interrupted
+from opdump.interpreter.critical_sections import compiled, not_interrupted
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="Ctrl-C is deferred only by compiled code")
 

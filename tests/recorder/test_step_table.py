@@ -23,7 +23,7 @@ from opdump.index.writer import RunFacts
 from opdump.kernels import summarise
 from opdump.layouts.base import open_writer
 from opdump.plan import DumpPlan
-from opdump.recorder import Elements, Recorder, TensorSnapshot, make_recorder, step_parts
+from opdump.recorder import Elements, Recorder, TensorSnapshot, filing, make_recorder
 from opdump.records import Frame, OpRecord, TensorRecord, record_of
 from opdump.statistics import DEVICE_DEFAULT
 from opdump.step_table import (
@@ -315,7 +315,7 @@ def test_a_step_of_very_many_operators_is_filed_in_parts(
     scenario: Callable[[Program], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block is never split, so a step may be split at other operators than one whose operators come one by one."""
-    monkeypatch.setattr(step_parts, "MOST_OPS", 9)
+    monkeypatch.setattr(filing, "MOST_OPS", 9)
     single, objects, columns = (
         dumped(tmp_path / how, scenario, monkeypatch, how=how) for how in ("one by one", "objects", "columns")
     )
@@ -422,7 +422,7 @@ def test_a_tensor_of_an_operator_that_was_filed_before_brings_it_along() -> None
 SOURCE = Path(opdump.__file__).parent
 OF_RECORDER = {"op", "io", "slot", "argument", "source", "statistics"}
 """Attributes that only `belongs` and the `settle` methods may set."""
-MOVED = {"recorder/step_parts.py": {"op"}, "recorder/operator_recorder.py": {"op"}}
+MOVED = {"recorder/filing.py": {"op"}, "recorder/operator_recorder.py": {"op"}}
 """The exceptions: a held operator may turn out to belong to another step."""
 TWIN = "kernels/batch_summarizer.py"
 

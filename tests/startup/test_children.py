@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import opdump as package
-from opdump.capturing.children import Family
-from opdump.configs.acl.plan import plan_from_acl_text
+from opdump.capturing.family import Family
+from opdump.configs.acl_plan import plan_from_acl_text
 from opdump.plan import DumpPlan, KernelPattern, StepSet
 from tests.cli.programs import opdump_anew, python, write_config
 from tests.startup.test_plain_command import figures, plain

@@ -8,8 +8,8 @@ import sys
 
 PROGRAM = """
 import atexit, os, signal, sys, threading
-import opdump.capturing.children
-from opdump.capturing.children.ends import call_at_end
+import opdump.capturing.family
+from opdump.capturing.family import call_at_end
 
 SOURCE = '''
 import os, signal

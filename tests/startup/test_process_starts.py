@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.capturing.children import Family
+from opdump.capturing.family import Family
 from opdump.interpreter.process_starts import Start
 from opdump.plan import DumpPlan
 
@@ -113,7 +113,7 @@ def test_a_script_of_python_is_python(tmp_path: Path) -> None:
 WORKS = """
 import os, sys
 from pathlib import Path
-from opdump.capturing.children import Family
+from opdump.capturing.family import Family
 from opdump.plan import DumpPlan
 if sys.argv[1] == "first":
     family = Family.begin(DumpPlan(path=Path("dump")), {"rank": 0})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.tensorflow.scripts import facts_of_program, facts_of_script
+from opdump.tensorflow.installation import facts_of_program, facts_of_script
 
 ESTIMATOR = """
 import tensorflow as tf

@@ -15,7 +15,7 @@ import torch
 from click.testing import CliRunner
 
 import opdump
-from opdump.capturing.children import ChildReport
+from opdump.capturing.family import ChildReport
 from opdump.commands import main
 from opdump.plan import KernelPattern, StepSet
 from opdump.reports.completeness import closing_lines, completeness_json

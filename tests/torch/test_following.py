@@ -18,10 +18,10 @@ from opdump.adapters.torch.following import Following
 from opdump.adapters.torch.lessons import FollowedElements
 from opdump.extensions import Listed
 from opdump.kernels import NATIVE_FOLLOWER
-from opdump.layouts.packed.reader import PackedPayload
+from opdump.layouts.packed import PackedPayload
 from opdump.recorder import Recorder
 from opdump.records import OpRecord, TensorRecord
-from opdump.statistics.table import STATISTICS
+from opdump.statistics import STATISTICS
 from opdump.step_table import TemplateRun
 from tests.torch.answers import answer_of, differences
 from tests.torch.repeating_programs import FOLLOWED, PROGRAMS, STEPS

@@ -11,7 +11,7 @@ import torch
 
 import opdump
 from opdump.index.batch import Batches
-from opdump.interpreter.compiled import compiled
+from opdump.interpreter.critical_sections import compiled
 from opdump.plan import DumpPlan
 
 

@@ -16,7 +16,7 @@ from opdump.capturing.report import CaptureReport
 from opdump.checks import Thresholds
 from opdump.checks.nonfinite_lineage import Checked
 from opdump.checks.watchpoints import WATCHPOINTS, Condition, Parameter, above
-from opdump.configs.shared.watchpoints import watchpoints_of
+from opdump.configs.watchpoints import watchpoints_of
 from opdump.plan import DumpPlan
 from opdump.recorder.live_checks import LiveChecks
 from opdump.reports.findings import check_dump

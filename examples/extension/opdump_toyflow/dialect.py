@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from opdump.configs.shared.plan_fields import with_fields
+from opdump.configs.plan_fields import with_fields
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.dialects import Dialect, DialectWords, HowToRead

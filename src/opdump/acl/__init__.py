@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 
 from opdump.acl import dump, mdl, op, rt, util
-from opdump.acl.failures import LOG, MESSAGES, Code, refuse, returns_code
+from opdump.acl.handles import LOG, MESSAGES, Code, refuse, returns_code
 from opdump.acl.process import process
 from opdump.acl.tensor_descs import (
     create_data_buffer,

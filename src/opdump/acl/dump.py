@@ -14,12 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from opdump.acl.failures import CallError, Code, refuse, returns_code
-from opdump.acl.handles import DTYPES, DataBuffer, TensorDesc
+from opdump.acl.handles import DTYPES, CallError, Code, DataBuffer, TensorDesc, refuse, returns_code
 from opdump.acl.process import APPEND, Callback, DumpChunk, Process, process
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, data_type_number
-from opdump.dump_file.dump_file import FORMAT_NUMBERS
-from opdump.dump_file.writing import encode_dump_file
+from opdump.dump_file.dump_file import FORMAT_NUMBERS, encode_dump_file
 from opdump.errors import DumpPathError
 from opdump.onnx.recording import ModelRecording
 from opdump.plan import DATA, OVERFLOW, WATCH

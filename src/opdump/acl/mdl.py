@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from opdump.acl.failures import CallError, Code, refuse, returns_code
 from opdump.acl.handles import (
     DTYPES,
     KINDS,
     NUMBERS,
+    CallError,
+    Code,
     DataBuffer,
     Dataset,
     ExecConfig,
     GearKind,
     TensorDesc,
     TensorInfo,
+    refuse,
+    returns_code,
     storage,
 )
 from opdump.acl.models import (

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from opdump.acl.failures import CallError, Code
+from opdump.acl.handles import CallError, Code
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from opdump.acl.failures import LOG, CallError, Code, returns_code, returns_plain, returns_value
 from opdump.acl.handles import (
     FORMAT_ND,
     KINDS,
+    LOG,
     SELECTOR,
     UNDEFINED_TYPE,
+    CallError,
+    Code,
     DataBuffer,
     Dataset,
     GearKind,
@@ -23,6 +25,9 @@ from opdump.acl.handles import (
     ModelInfo,
     TensorDesc,
     TensorInfo,
+    returns_code,
+    returns_plain,
+    returns_value,
 )
 from opdump.acl.process import process
 from opdump.errors import ModelFileError, OpdumpError

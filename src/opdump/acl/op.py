@@ -7,8 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from opdump.acl.failures import CallError, Code, refuse, returns_code
-from opdump.acl.handles import DTYPES, NUMBERS, DataBuffer, OpAttr, TensorDesc, TensorInfo
+from opdump.acl.handles import (
+    DTYPES,
+    NUMBERS,
+    CallError,
+    Code,
+    DataBuffer,
+    OpAttr,
+    TensorDesc,
+    TensorInfo,
+    refuse,
+    returns_code,
+)
 from opdump.acl.process import LoadedModel, process
 from opdump.acl.streams import check_stream
 from opdump.acl.tensor_descs import array_over, check_outputs, write_outputs

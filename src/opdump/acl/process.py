@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from opdump.acl.failures import LOG, CallError, Code
-from opdump.acl.handles import Context, Handles, ModelInfo
+from opdump.acl.handles import LOG, CallError, Code, Context, Handles, ModelInfo
 from opdump.acl.memory import Memory
-from opdump.configs.acl.keys import read_acl_file
-from opdump.configs.acl.plan import plan_from_environment, plan_of_nothing
+from opdump.configs.acl_keys import read_acl_file
+from opdump.configs.acl_plan import plan_from_environment, plan_of_nothing
 from opdump.configs.dialects import resolve_plan
-from opdump.configs.shared.directories import beside_program
+from opdump.configs.plan_fields import beside_program
 from opdump.errors import OpdumpError
 from opdump.index.writer import RunFacts
 from opdump.layouts.ascend.writer import AscendWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from opdump.acl.failures import CallError, Code, refuse, returns_code, returns_value
+from opdump.acl.handles import CallError, Code, refuse, returns_code, returns_value
 from opdump.acl.process import process
 from opdump.acl.streams import (
     check_stream,

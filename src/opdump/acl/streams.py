@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from opdump.acl.failures import CallError, Code, returns_code, returns_value
-from opdump.acl.handles import Event, Stream
+from opdump.acl.handles import CallError, Code, Event, Stream, returns_code, returns_value
 from opdump.acl.process import FOREVER, process
 
 _COMPLETE: Final = 0

@@ -9,8 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opdump.acl.failures import CallError, Code, returns_code, returns_plain, returns_value
-from opdump.acl.handles import DTYPES, FORMATS, DataBuffer, TensorDesc, TensorInfo, size_of, storage
+from opdump.acl.handles import (
+    DTYPES,
+    FORMATS,
+    CallError,
+    Code,
+    DataBuffer,
+    TensorDesc,
+    TensorInfo,
+    returns_code,
+    returns_plain,
+    returns_value,
+    size_of,
+    storage,
+)
 from opdump.acl.memory import Memory
 from opdump.acl.process import process
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from opdump.acl.failures import MESSAGES, CallError, Code, refuse, returns_plain
-from opdump.acl.handles import numpy_type
+from opdump.acl.handles import MESSAGES, CallError, Code, numpy_type, refuse, returns_plain
 from opdump.acl.process import process
 
 _NO_SUCH_THREAD: Final = 3  # ESRCH of the operating system

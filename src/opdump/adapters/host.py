@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from opdump.dtypes.widening import small_float
+from opdump.dtypes import small_float
 from opdump.kernels import DTYPE_CODES, DigestBatch, Summary, SummaryTable
 from opdump.plan import DumpPlan
 from opdump.recorder import Elements, TensorSnapshot

@@ -13,12 +13,12 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from opdump.adapters.base import Settings, Steps, SupportsGroups, SupportsMarks, SupportsOwnLayout, SupportsWatch
-from opdump.capturing.children.rank_assignment import rank_under
 from opdump.capturing.dump import Dump
 from opdump.capturing.processes import STATE, adapter_of, chosen_framework, first_process
+from opdump.capturing.rank_assignment import rank_under
 from opdump.capturing.report import CaptureReport
 from opdump.configs.dialects import plan_of_capture
-from opdump.configs.shared.plan_fields import CaptureKeywords, PlanKeywords, chosen_mode, show_keywords
+from opdump.configs.plan_fields import CaptureKeywords, PlanKeywords, chosen_mode, show_keywords
 from opdump.errors import CaptureStateError, ConfigError
 from opdump.interpreter.imports import stand_down
 from opdump.plan import DumpPlan, OnError, StepSet

@@ -24,7 +24,7 @@ from opdump.adapters.base import Runtime, StepController, SupportsCaptureTime
 from opdump.adapters.program_marks import ProgramMarks
 from opdump.adapters.registry import is_used_by_program
 from opdump.amounts import html_line, repr_of
-from opdump.capturing.children.rank_assignment import RankAssignment, are_awaited
+from opdump.capturing.rank_assignment import RankAssignment, are_awaited
 from opdump.capturing.report import CaptureReport, log_report
 from opdump.errors import CaptureStateError, ConfigError
 from opdump.index.writer import SPLIT_PAGES, RunFacts, own_version
@@ -206,7 +206,7 @@ class Dump:
 
     @property
     def rank_id(self) -> int:
-        """The rank of this process in directories and records. It may change until the rank is decided (`children/rank_assignment.py`)."""
+        """The rank of this process in directories and records. It may change until the rank is decided (`rank_assignment.py`)."""
         return self._parts.place.rank
 
     def started_before(self, unfollowed: Mapping[str, int]) -> None:

@@ -18,12 +18,9 @@ from typing import Any, Final
 from opdump.adapters.base import Adapter, DumpComplete, Settings, SupportsForks
 from opdump.adapters.program_marks import ModelNames, ProgramMarks
 from opdump.adapters.registry import FRAMEWORKS
-from opdump.capturing.children import FAMILY_VARIABLE, Family, role_here
-from opdump.capturing.children.ends import call_at_end, when_it_has_its_work
-from opdump.capturing.children.family import family_facts
-from opdump.capturing.children.rank_assignment import RankAssignment, family_of, new_token, rank_of
-from opdump.capturing.deferred_writer import DeferredWriter
 from opdump.capturing.dump import CaptureParts, Dump, Recording
+from opdump.capturing.family import FAMILY_VARIABLE, Family, call_at_end, family_facts, role_here, when_it_has_its_work
+from opdump.capturing.rank_assignment import DeferredWriter, RankAssignment, family_of, new_token, rank_of
 from opdump.capturing.report import told_elsewhere
 from opdump.errors import ConfigError, FrameworkMissingError, OpdumpError
 from opdump.interpreter.frames import printed_as_the_programs, strip

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from opdump import amounts
 from opdump.amounts import html_facts, repr_of
-from opdump.capturing.children import ChildReport, Family
-from opdump.capturing.children.rank_assignment import failure_of, warnings_of, warnings_of_starts
+from opdump.capturing.family import ChildReport, Family
+from opdump.capturing.rank_assignment import failure_of, warnings_of, warnings_of_starts
 from opdump.checks.nonfinite_lineage import Checked
 from opdump.degradation import Degradation, told
 from opdump.errors import IncompleteCaptureError

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from opdump.checks.expected_values import PARAMETER, PROGRAMS_OWN, Known
+from opdump.checks.not_finite import PARAMETER, PROGRAMS_OWN, Known
 from opdump.checks.operator_classes import takes_out
 from opdump.checks.tensor_checks import Finding, TensorStats
 from opdump.checks.watchpoints import WatchHit, Watchpoint

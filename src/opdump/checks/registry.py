@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from opdump.checks.expected_values import (
+from opdump.checks.nonfinite_lineage import Histories
+from opdump.checks.not_finite import (
     PARAMETER,
     PROGRAMS_OWN,
     Consequences,
     Known,
     Parameters,
+    has_only_finite_arguments,
     is_lowest,
     is_root_input,
+    written,
 )
-from opdump.checks.nonfinite_lineage import Histories
-from opdump.checks.not_finite import has_only_finite_arguments, written
 from opdump.checks.operator_classes import class_of, takes_out
 from opdump.checks.tensor_checks import CheckName, Finding, TensorStats, Thresholds
 from opdump.extensions import Registry

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opdump.commands import EXIT_USAGE
-from opdump.commands.report_format import format_options
+from opdump.commands.progress import format_options
 from opdump.errors import OpdumpError
 from opdump.interpreter.late_imports import imported_for_good
 
 if TYPE_CHECKING:
     from opdump.catalog.catalog import Catalog
     from opdump.checks.nonfinite_lineage import Checked
-    from opdump.configs.shared.drilldown import SecondDialect
+    from opdump.configs.drilldown import SecondDialect
     from opdump.reports.formats import ReportFormat
 
 EXIT_FOUND = 1
@@ -119,7 +119,7 @@ def _check(
     with imported_for_good("opdump.reports.findings"):
         from opdump.catalog.catalog import open_dump
         from opdump.checks import Thresholds
-        from opdump.configs.shared.watchpoints import watchpoints_of
+        from opdump.configs.watchpoints import watchpoints_of
         from opdump.degradation import left_out_at, told
         from opdump.errors import NotInDumpError
         from opdump.reports.findings import check_dump
@@ -165,7 +165,7 @@ def _tell_unfinished(catalog: Catalog, rank: int | None) -> None:
 
 
 def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect | None, directory: str | None) -> None:
-    from opdump.configs.shared.drilldown import SelectedOperator, drilldown_config
+    from opdump.configs.drilldown import SelectedOperator, drilldown_config
     from opdump.errors import ConfigError
     from opdump.reports.findings import dump_path, first_config
 

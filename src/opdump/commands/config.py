@@ -19,12 +19,12 @@ import click
 
 from opdump.commands.ending import print_warnings
 from opdump.configs.dialects import load_plan
-from opdump.configs.shared.directories import make_writable
+from opdump.configs.plan_fields import make_writable
 from opdump.errors import ConfigError
 from opdump.plan.dialects import DIALECTS
 
 if TYPE_CHECKING:
-    from opdump.configs.acl.plan import DialectVersion
+    from opdump.configs.acl_plan import DialectVersion
 
 
 class _DialectName(click.Choice[str]):

@@ -143,7 +143,7 @@ def _infer(
     from opdump.capturing.report import told_elsewhere
     from opdump.commands.progress import progress_lines
     from opdump.onnx import session
-    from opdump.onnx.random_inputs import outputs_for_numpy
+    from opdump.onnx.recording import outputs_for_numpy
 
     result, dump = EXIT_OK, None
     try:
@@ -175,7 +175,7 @@ def _infer(
 def _feeds(
     dump: ModelDump, files: Mapping[str, Path], shapes: Mapping[str, Sequence[int]], seed: int | None
 ) -> dict[str, Any]:
-    from opdump.onnx.random_inputs import load_input, random_feed
+    from opdump.onnx.recording import load_input, random_feed
 
     names = [value.name for value in dump.inputs]
     for option, given in (("--input", files), ("--shape", shapes)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opdump.commands import EXIT_ERROR
-from opdump.commands.report_format import format_options
+from opdump.commands.progress import format_options
 
 if TYPE_CHECKING:
     from opdump.reports.formats import ReportFormat

@@ -191,7 +191,7 @@ def run(
     """Run SCRIPT with ARGUMENTS and record the inputs and outputs of its operators."""
     options = RunOptions(**asked)
     exit_report = ExitReport()
-    from opdump.tensorflow.scripts import facts_of_program, prepared_for
+    from opdump.tensorflow.installation import facts_of_program, prepared_for
 
     program = _load(script, arguments, as_module=as_module)
     facts = facts_of_program(program.source, program.import_path)

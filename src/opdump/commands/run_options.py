@@ -65,7 +65,7 @@ class RunOptions:
 
         Raises ConfigError if the environment names two.
         """
-        from opdump.configs.mindspore.plan import ACL_VARIABLE, CONFIG_VARIABLE, named_file
+        from opdump.configs.mindspore import ACL_VARIABLE, CONFIG_VARIABLE, named_file
 
         if self.config:
             return self.config
@@ -75,7 +75,7 @@ class RunOptions:
 
     def plan(self, file: str | None, environ: Mapping[str, str], *, program: str, directory: str | None) -> DumpPlan:
         """Read the config and create its directory, which is the first access to the disk. `directory` is that of `program`."""
-        from opdump.configs.acl.plan import plan_from_environment
+        from opdump.configs.acl_plan import plan_from_environment
         from opdump.configs.dialects import resolve_plan
 
         check_watchpoints(self.watch)  # invalid options are reported before anything else
@@ -147,7 +147,7 @@ class RunOptions:
 
     def _passed_over(self, environ: Mapping[str, str]) -> list[str]:
         """Warn about files in environment variables that `-c` overrides."""
-        from opdump.configs.mindspore.plan import ACL_VARIABLE, CONFIG_VARIABLE
+        from opdump.configs.mindspore import ACL_VARIABLE, CONFIG_VARIABLE
 
         if self.config is None:
             return []
@@ -248,7 +248,7 @@ def bound_options() -> Callable[[Any], Any]:
 
 def check_watchpoints(conditions: Iterable[str]) -> None:
     """Raises ConfigError for invalid conditions."""
-    from opdump.configs.shared.watchpoints import watchpoints_of
+    from opdump.configs.watchpoints import watchpoints_of
 
     watchpoints_of(conditions)
 

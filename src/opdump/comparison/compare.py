@@ -31,7 +31,7 @@ from opdump.comparison.rank_layouts import is_collective, unlike_layouts
 from opdump.comparison.result import Neighbour, Result, Verdict, introduced
 from opdump.comparison.trace import are_unrelated_programs
 from opdump.errors import NotInDumpError
-from opdump.index.payload import dumps_unchanged
+from opdump.index.values import dumps_unchanged
 from opdump.records import OpRecord
 
 Dump = str | os.PathLike[str] | Catalog

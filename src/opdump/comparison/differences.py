@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from opdump.kernels import PairMetrics, compare_pair
 from opdump.records import StatisticValue, TensorRecord
-from opdump.statistics import SummaryStatistics
-from opdump.statistics.table import OWN
+from opdump.statistics import OWN, SummaryStatistics
 
 Array = NDArray[Any]
 

@@ -13,17 +13,17 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opdump.configs.acl.keys import LARGEST_FILE
-from opdump.configs.acl.plan import DialectVersion, exception_directory, plan_from_acl_keywords, plan_from_environment
-from opdump.configs.mindspore import plan as mindspore
-from opdump.configs.mindspore.plan import CONFIG_VARIABLE, plan_from_keywords
-from opdump.configs.shared.directories import program_directory
-from opdump.configs.shared.json_text import read_json
-from opdump.configs.shared.plan_fields import (
+from opdump.configs import mindspore
+from opdump.configs.acl_keys import LARGEST_FILE
+from opdump.configs.acl_plan import DialectVersion, exception_directory, plan_from_acl_keywords, plan_from_environment
+from opdump.configs.json_text import read_json
+from opdump.configs.mindspore import CONFIG_VARIABLE, plan_from_keywords
+from opdump.configs.plan_fields import (
     ALWAYS_ON,
     always_on_values,
     plan_in_mode,
     plan_on_error,
+    program_directory,
     with_always_on,
     with_fields,
 )

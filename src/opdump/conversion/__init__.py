@@ -6,7 +6,7 @@ done.tensors, done.failures                                        # 412, [Failu
 
 from __future__ import annotations
 
-from opdump.conversion.plan import ConversionError, ConversionPlan, Failure, FileResult, FileType
+from opdump.conversion.formatted import ConversionError, ConversionPlan, Failure, FileResult, FileType
 from opdump.conversion.run import Conversion, convert
 
 __all__ = [

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from opdump.configs.dialects import resolve_plan
 from opdump.errors import ConfigError, CorruptDumpError, DumpPathError, UnknownLayoutError, UnsupportedDtypeError
 from opdump.index.opening import INDEX_NAME
-from opdump.index.payload import FilePayload, inside
 from opdump.index.runs import CONFIG_NAME, METADATA, Run
+from opdump.index.values import FilePayload, inside
 from opdump.index.writer import IndexWriter, RunFacts, own_version
 from opdump.interpreter.leftovers import SUFFIX, own_prefix
 from opdump.kernels import summarise

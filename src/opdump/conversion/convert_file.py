@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +12,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from opdump.conversion.formatted import forget, in_format, in_host_format, plain_tensor
+from opdump.conversion.formatted import (
+    ConversionError,
+    ConversionPlan,
+    FileResult,
+    FileType,
+    SourceFile,
+    forget,
+    in_format,
+    in_host_format,
+    plain_tensor,
+)
 from opdump.conversion.output_directory import (
     OutputDirectory,
     OutputFullError,
@@ -21,7 +32,7 @@ from opdump.conversion.output_directory import (
     write_all,
     write_two,
 )
-from opdump.conversion.plan import ConversionPlan, FileResult, FileType, SourceFile
+from opdump.conversion.stored_tensor import StoredTensor
 from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
 from opdump.dump_file.dump_file import samples_of
 from opdump.dump_file.stored_bytes import Bytes, FileBytes
@@ -230,7 +241,6 @@ def _write_txt(stored: StoredTensor, descriptor: int) -> int:
 
 
 def _write_pt(stored: StoredTensor, descriptor: int) -> int:
-    from opdump.conversion.torch_file import write_torch
 
     return write_torch(stored, descriptor)
 
@@ -239,3 +249,45 @@ WRITERS: Final[Mapping[FileType, Callable[[StoredTensor, int], int]]] = MappingP
     {"npy": _write_npy, "bin": _write_bin, "pt": _write_pt, "txt": _write_txt}
 )
 """Writes a tensor to a descriptor; returns the number of bytes written."""
+
+
+# Writes tensors to PyTorch files: the only place outside of the adapters that imports PyTorch, and only when such a file is
+# requested.
+
+_OWN_TYPES = ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu")
+
+
+def require_torch() -> None:
+    """Raises ConversionError if PyTorch cannot be imported."""
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise ConversionError(
+            f"--to pt writes files of PyTorch, which cannot be imported ({error}): pip install torch, or use --to npy"
+        ) from error
+
+
+def write_torch(stored: StoredTensor, descriptor: int) -> int:
+    """Write a tensor with the element type of the device if PyTorch has it, otherwise with the widened one; returns the number of
+    bytes written.
+    """
+    import numpy as np
+    import torch
+
+    own = stored.dtype_name in _OWN_TYPES and hasattr(torch, stored.dtype_name)
+    kind = getattr(torch, stored.dtype_name) if own else torch.from_numpy(np.empty(0, stored.host_type)).dtype
+    tensor = torch.empty(stored.shape, dtype=kind)
+    flat = tensor.reshape(-1)
+    done = 0
+    for piece in stored.values():
+        count = len(piece)
+        if own:
+            flat[done : done + count] = torch.from_numpy(piece.copy())  # a writable copy, or PyTorch warns
+        else:
+            flat.numpy()[done : done + count] = piece  # PyTorch would turn a bool of byte 7 into 1
+        done += count
+        del piece
+        forget(stored.tensor)
+    with os.fdopen(os.dup(descriptor), "wb") as output:
+        torch.save(tensor, output)
+    return os.fstat(descriptor).st_size

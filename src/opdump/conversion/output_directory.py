@@ -19,8 +19,7 @@ from opdump.errors import CorruptDumpError, DumpPathError
 from opdump.interpreter.leftovers import SUFFIX, clear, own_prefix
 
 if TYPE_CHECKING:
-    from opdump.conversion.formatted import PlainTensor
-    from opdump.conversion.plan import ConversionPlan
+    from opdump.conversion.formatted import ConversionPlan, PlainTensor
     from opdump.conversion.stored_tensor import StoredTensor
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from opdump.conversion.plan import ConversionError, Failure, failure
+from opdump.conversion.formatted import ConversionError, Failure, failure
 from opdump.conversion.sources import Sources, find_sources
 from opdump.dump_file import DumpTensor, read_dump_file
 from opdump.dump_file.names import ConvertedName, DumpName, parse_converted_name, parse_dump_name

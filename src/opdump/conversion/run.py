@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdump.conversion.convert_file import convert_file
+from opdump.conversion.formatted import (
+    ConversionError,
+    ConversionPlan,
+    Failure,
+    FileResult,
+    Layout,
+    SourceFile,
+    failure,
+)
 from opdump.conversion.output_directory import OutputDirectory, write_all
-from opdump.conversion.plan import ConversionError, ConversionPlan, Failure, FileResult, Layout, SourceFile, failure
 from opdump.conversion.sources import Sources, find_sources, has_dump_name
 from opdump.dump_file.names import MAPPING_NAME
 from opdump.errors import OpdumpError
@@ -123,7 +131,7 @@ def convert(
 
 def _check(plan: ConversionPlan) -> None:
     if plan.file_type == "pt":
-        from opdump.conversion.torch_file import require_torch
+        from opdump.conversion.convert_file import require_torch
 
         require_torch()
     if plan.layout == "mindspore" and (plan.file_type != "npy" or plan.io is not None):

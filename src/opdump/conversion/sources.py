@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opdump.conversion.convert_file import is_same_directory
-from opdump.conversion.plan import Failure, SourceFile, failure
+from opdump.conversion.formatted import Failure, SourceFile, failure
 from opdump.dump_file.names import MAPPING_NAME, NameMapping, parse_converted_name, parse_dump_name, read_mapping
 from opdump.errors import CorruptDumpError, DumpPathError, OpdumpError
 

@@ -19,8 +19,7 @@ from opdump.layouts.base import open_writer
 from opdump.layouts.detect import read_ranks
 from opdump.layouts.mindspore_sync.files import PARAMETER
 from opdump.layouts.mindspore_sync.reader import RankTree
-from opdump.layouts.packed.layout import PACKED
-from opdump.layouts.packed.reader import PackedRank
+from opdump.layouts.packed import PackedRank
 from opdump.plan import DumpPlan, FileFormat
 from opdump.plan.layouts import facts_of
 from opdump.records import TensorRecord
@@ -122,7 +121,7 @@ def _packed_ranks(source: Path, run: int | None) -> list[tuple[PackedRank, Run]]
 
 def _is_packed(run: Run | None) -> bool:
     """Whether a run was recorded in the packed layout; one with only statistics has no file of elements."""
-    return run is not None and run.plan.get("layout") == PACKED.name
+    return run is not None and run.plan.get("layout") == "packed"
 
 
 def _plan_of(run: Run, out: Path, layout: str, file_format: FileFormat) -> DumpPlan:

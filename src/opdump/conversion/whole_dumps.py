@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opdump.conversion.convert_file import convert_tensor, failing_alone
+from opdump.conversion.formatted import ConversionError, ConversionPlan, FileResult, SourceFile, failure
 from opdump.conversion.output_directory import OutputDirectory, OutputFullError, write_all
-from opdump.conversion.plan import ConversionError, ConversionPlan, FileResult, SourceFile, failure
 from opdump.conversion.sources import Sources, find_sources, has_dump_name
 from opdump.dump_file.names import DumpName, parse_dump_name, sanitise
 from opdump.errors import NotInDumpError, OpdumpError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from opdump.interpreter.late_imports import late_names
 
 if TYPE_CHECKING:
-    from opdump.dtypes.data_types import DATA_TYPES, DataType, data_type, data_type_number
+    from opdump.dtypes import DATA_TYPES, DataType, data_type, data_type_number
     from opdump.dump_file.dump_file import (
         FORMAT_NAMES,
         FORMAT_NUMBERS,
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
         Variant,
         format_name,
         format_number,
+        write_dump_file,
     )
     from opdump.dump_file.reading import read_dump_file
     from opdump.dump_file.stored_bytes import Bytes, HeldBytes, UnreadableBytes
-    from opdump.dump_file.writing import write_dump_file
 
 __all__ = [
     "DATA_TYPES",
@@ -52,13 +52,12 @@ __all__ = [
 __getattr__ = late_names(
     __name__,
     {
-        "..dtypes.data_types": ("DATA_TYPES", "DataType", "data_type", "data_type_number"),
+        "..dtypes": ("DATA_TYPES", "DataType", "data_type", "data_type_number"),
         ".dump_file": (
             *("DumpBlob", "DumpFile", "DumpTensor", "OriginalOp", "Variant"),
-            *("FORMAT_NAMES", "FORMAT_NUMBERS", "format_name", "format_number"),
+            *("FORMAT_NAMES", "FORMAT_NUMBERS", "format_name", "format_number", "write_dump_file"),
         ),
         ".reading": ("read_dump_file",),
         ".stored_bytes": ("Bytes", "HeldBytes", "UnreadableBytes"),
-        ".writing": ("write_dump_file",),
     },
 )

@@ -19,8 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from opdump.dtypes.data_types import data_type
-from opdump.dtypes.widening import hifloat8_values, small_float, widen
+from opdump.dtypes import data_type, hifloat8_values, small_float, widen
 from opdump.dump_file.stored_bytes import MOST_DIMENSIONS, Bytes
 from opdump.errors import UndecodableTensorError
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from opdump.dtypes.data_types import data_type_number
+from opdump.dtypes import data_type_number
 from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp, format_number
 from opdump.dump_file.stored_bytes import HeldBytes
 from opdump.errors import CorruptDumpError

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from opdump.dtypes.data_types import BY_NAME
+from opdump.dtypes import BY_NAME
 from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, OriginalOp, dump_data, with_bounded_shapes
 from opdump.dump_file.stored_bytes import Bytes, FileSource, HeldBytes, UnreadableBytes
 from opdump.errors import CorruptDumpError, WrongSizeError
@@ -31,7 +31,7 @@ _LONGEST_DESCRIPTIONS: Final = 1 << 21
 _SMALL_HEADER: Final = 1 << 14
 
 _PACKED_MAGIC: Final = b"OPDPACK1"
-"""The beginning of the file with all elements of a run of opdump's own (`layouts/packed/record.py`)."""
+"""The beginning of the file with all elements of a run of opdump's own (`layouts/packed.py`)."""
 
 _NOTHING: Final = HeldBytes(b"")
 _NOT_COPIED: Final = "the device had no address to copy them from; dump the operator again"

@@ -20,10 +20,10 @@ from opdump.index.opening import (
     check_index,
     may_lack_summaries,
 )
-from opdump.index.payload import FilePayload
 from opdump.index.runs import Run
 from opdump.index.values import (
     Budget,
+    FilePayload,
     ReadStacks,
     by_places,
     count,

@@ -1,4 +1,6 @@
-"""Critical sections: garbage collection is rarer, and KeyboardInterrupt is deferred until the end."""
+"""The compiled part of this package (native/audit.cpp, frames.cpp, interrupts.cpp). It is separate from the kernels, so that no numpy is loaded at
+start.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,21 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from importlib import import_module
 from threading import get_ident, main_thread
+from types import ModuleType
 from typing import Final, ParamSpec, TypeVar
 
-from opdump.interpreter.compiled import compiled
+
+def compiled() -> ModuleType | None:
+    """Return the compiled module, or None if opdump was installed without a C++ compiler."""
+    try:
+        return import_module("opdump.interpreter._native")
+    except ImportError:
+        return None
+
+
+# Critical sections: garbage collection is rarer, and KeyboardInterrupt is deferred until the end.
 
 # Reduces garbage collection during work that creates many objects and little garbage.
 

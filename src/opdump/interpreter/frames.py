@@ -19,7 +19,7 @@ from sys import _getframe
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
-from opdump.interpreter.compiled import compiled
+from opdump.interpreter.critical_sections import compiled
 
 # Walks the frames of a call stack, in compiled code or in Python.
 #

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from opdump.interpreter.compiled import compiled
+from opdump.interpreter.critical_sections import compiled
 
 FAMILY_VARIABLE: Final = "OPDUMP_FAMILY"
 """Names the directory of the run to which this process belongs."""

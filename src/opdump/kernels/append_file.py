@@ -217,7 +217,7 @@ def _merged(accumulators: list[int], result: int, offset: int) -> int:
 # A file to which records are appended: the twin of native/append_file.cpp, used if the compiled module is missing.
 #
 # A record is a header of a multiple of 64 bytes and its elements, padded with zeros to such a multiple. Its offset in the file and
-# two checksums are filled in here; `layouts/packed/record.py` defines the rest of the header. This twin writes in the thread of the
+# two checksums are filled in here; `layouts/packed.py` defines the rest of the header. This twin writes in the thread of the
 # caller.
 
 ALIGNMENT: Final = 64

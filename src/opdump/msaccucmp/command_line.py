@@ -47,7 +47,7 @@ def _dispatch(parser: argparse.ArgumentParser, options: argparse.Namespace) -> E
             from opdump.msaccucmp.conversion import run_convert
         return run_convert(options)
     if options.command == "overflow":
-        from opdump.msaccucmp.overflow import run_overflow
+        from opdump.msaccucmp.conversion import run_overflow
 
         return run_overflow(options)
     if options.command == "compare":
@@ -55,7 +55,7 @@ def _dispatch(parser: argparse.ArgumentParser, options: argparse.Namespace) -> E
 
         return run_compare(options)
     if options.command == "file_compare":
-        from opdump.msaccucmp.comparison.numpy_files import run_file_compare
+        from opdump.msaccucmp.comparison.command import run_file_compare
 
         return run_file_compare(options)
     parser.print_help()

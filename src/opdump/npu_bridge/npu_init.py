@@ -12,7 +12,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from opdump.configs.tensorflow.run_config import PlainRunConfig
+from opdump.configs.tensorflow import PlainRunConfig
 from opdump.npu_bridge.estimator.npu import npu_config, npu_estimator
 from opdump.npu_bridge.estimator.npu.npu_config import DumpConfig
 
@@ -167,4 +167,4 @@ def _rank(variable: str, default: int) -> int:
 
 
 def _adapter() -> ModuleType:
-    return importlib.import_module("opdump.adapters.tensorflow.estimator.config")
+    return importlib.import_module("opdump.adapters.tensorflow.estimator")

@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 
-from opdump.configs.tensorflow.plan import TrainingDump, training_dump_of_options
+from opdump.configs.tensorflow import TrainingDump, training_dump_of_options
 from opdump.npu_device.configs.npu_config import NpuConfig
 
 

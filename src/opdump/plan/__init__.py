@@ -16,11 +16,18 @@ from opdump.interpreter.late_imports import late_names
 
 if TYPE_CHECKING:
     from opdump.plan.dump_plan import (
+        DATA,
+        EXCEPTION,
+        MODES,
+        OVERFLOW,
         TRIGGERS,
+        WATCH,
+        Captures,
         DumpLevel,
         DumpPlan,
         ExceptionDetail,
         FileFormat,
+        Mode,
         OnError,
         OverflowKind,
         SavedData,
@@ -29,9 +36,9 @@ if TYPE_CHECKING:
         StatPrecision,
         SyncLayoutName,
         Trigger,
+        WatchedLook,
     )
     from opdump.plan.layouts import LayoutFacts
-    from opdump.plan.modes import DATA, EXCEPTION, MODES, OVERFLOW, WATCH, Captures, Mode, WatchedLook
     from opdump.plan.selection import Exclusion, KernelPattern, ModelFilter, ModelSelection, OperatorRange, StepSet
 
 __all__ = [
@@ -69,6 +76,7 @@ __getattr__ = late_names(
     __name__,
     {
         ".dump_plan": (
+            *("DATA", "EXCEPTION", "MODES", "OVERFLOW", "WATCH", "Captures", "Mode", "WatchedLook"),
             "TRIGGERS",
             "DumpLevel",
             "DumpPlan",
@@ -84,7 +92,6 @@ __getattr__ = late_names(
             "Trigger",
         ),
         ".layouts": ("LayoutFacts",),
-        ".modes": ("DATA", "EXCEPTION", "MODES", "OVERFLOW", "WATCH", "Captures", "Mode", "WatchedLook"),
         ".selection": ("Exclusion", "KernelPattern", "ModelFilter", "ModelSelection", "OperatorRange", "StepSet"),
     },
 )

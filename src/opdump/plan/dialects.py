@@ -73,9 +73,9 @@ class Dialect:
 DIALECTS: Final[Registry[Dialect]] = Registry(
     "opdump.dialects",
     {
-        "acl": "opdump.configs.acl.plan:DIALECT",
-        "mindspore": "opdump.configs.mindspore.plan:DIALECT",
-        "tensorflow": "opdump.configs.tensorflow.plan:DIALECT",
+        "acl": "opdump.configs.acl_plan:DIALECT",
+        "mindspore": "opdump.configs.mindspore:DIALECT",
+        "tensorflow": "opdump.configs.tensorflow:DIALECT",
     },
 )
 

@@ -47,11 +47,11 @@ class PlannedLayout(Protocol):
 LAYOUTS: Final[Registry[PlannedLayout]] = Registry(
     "opdump.layouts",
     {
-        "mindspore-2.3": "opdump.layouts.mindspore_sync.layout:MINDSPORE_2_3",
-        "mindspore-2.10": "opdump.layouts.mindspore_sync.layout:MINDSPORE_2_10",
-        "mindspore-async": "opdump.layouts.ascend.layout:MINDSPORE_ASYNC",
-        "acl": "opdump.layouts.ascend.layout:ACL",
-        "packed": "opdump.layouts.packed.layout:PACKED",
+        "mindspore-2.3": "opdump.layouts.own:MINDSPORE_2_3",
+        "mindspore-2.10": "opdump.layouts.own:MINDSPORE_2_10",
+        "mindspore-async": "opdump.layouts.own:MINDSPORE_ASYNC",
+        "acl": "opdump.layouts.own:ACL",
+        "packed": "opdump.layouts.own:PACKED",
     },
 )
 """Here and not in `layouts/`, which imports plans: an unknown layout is rejected when the plan is made."""

@@ -26,7 +26,7 @@ from opdump.checks.not_finite import PARAMETER, Origins, Update, has_nan, is_upd
 from opdump.checks.operator_classes import writes_variable
 from opdump.checks.tensor_checks import TensorStats, stats_of, stats_of_summary
 from opdump.checks.watchpoints import Measured, Targets, Watchpoint, WatchpointChecker, in_order_of_time
-from opdump.configs.shared.watchpoints import watchpoints_of
+from opdump.configs.watchpoints import watchpoints_of
 from opdump.plan import DumpPlan, Mode
 from opdump.recorder.snapshots import Elements, LiveTensor, Reader, SupportsElements
 from opdump.records import IO, FiledTensor, OpRecord, TensorRecord, record_of

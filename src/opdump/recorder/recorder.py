@@ -1,8 +1,4 @@
-"""The recorder of layouts that write tensor by tensor: elements go to the writer as soon as they are read.
-
-If the dump can no longer be written, the plan's `on_error` decides: "stop" raises in the program; "continue" reports it once, and nothing more is
-recorded.
-"""
+"""The wrapper that reports the failures of a layout's writer, and the growing graphs of a capture."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from typing import Any, Final
 
 from opdump.checks.nonfinite_lineage import Checked
 from opdump.errors import OpdumpError
-from opdump.graph import Graph, GraphValue
+from opdump.graph import Graph, GraphBuilder, GraphValue
 from opdump.interpreter.critical_sections import no_garbage_collection, not_interrupted
 from opdump.layouts.base import RankWriter
 from opdump.plan import DumpPlan
@@ -34,7 +30,19 @@ from opdump.recorder.capture_errors import (
     stops_capture_on_error,
     traceback_of,
 )
-from opdump.recorder.filing import StepFiling
+from opdump.recorder.filing import (
+    EndedStep,
+    StepFiling,
+    TakenPart,
+    all_ops,
+    changed,
+    count_tensors,
+    merged,
+    most_held,
+    most_operators,
+    records_of_step,
+    steps_of,
+)
 from opdump.recorder.live_checks import LiveChecks, LossSpikes
 from opdump.recorder.program_facts import Nothing, ProgramFacts, Tally, explain_empty_capture, unmatched_kernels
 from opdump.recorder.snapshots import (
@@ -48,23 +56,95 @@ from opdump.recorder.snapshots import (
     block_numbers,
     settle,
 )
-from opdump.recorder.step_parts import (
-    EndedStep,
-    TakenPart,
-    all_ops,
-    changed,
-    count_tensors,
-    merged,
-    most_held,
-    most_operators,
-    records_of_step,
-    steps_of,
-)
-from opdump.recorder.writers import ErrorPolicyWriter, GrowingGraphs
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics
 from opdump.step_table import Singles, StepTemplate, TemplateRun
 from opdump.verdict import Verdict
+
+# A wrapper for the writer of a layout that reports failures to the recorder, so that a full disk need not end the program.
+
+_WRITING: Final = (
+    "write_payload",
+    "write_operator",
+    "write_exception",
+    "write_overflow",
+    "write_constant",
+    "write_kernel_args",
+    "write_step",
+    "write_graph",
+    "write_graph_files",
+    "graphs_ran",
+    "write_degradation",
+    "flush",
+)
+
+
+class ErrorPolicyWriter(RankWriter):
+    """Passes each exception of the writing methods of `writer` to `failed`, which may raise it again. Otherwise the method returns an empty result.
+
+    An interrupt (Ctrl-C) passes through.
+    """
+
+    def __init__(self, writer: RankWriter, failed: Callable[[Exception], None]) -> None:
+        for name in _WRITING:
+            setattr(self, name, _around(getattr(writer, name), "" if name == "write_payload" else None, failed))
+
+
+def _around(method: Callable[..., Any], instead: object, failed: Callable[[Exception], None]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        try:
+            return method(*args)
+        except Exception as error:  # noqa: BLE001  the recorder reports every kind of error
+            failed(error)
+            return instead
+
+    return call
+
+
+# The growing graphs of a capture, and the numbers of their constants.
+
+
+class GrowingGraphs:
+    """Graphs under construction, by graph ID."""
+
+    def __init__(self, writer: RankWriter) -> None:
+        self._writer = writer
+        self._builders: dict[int, GraphBuilder] = {}
+        self._filed_sizes: dict[int, int] = {}
+        self._constants: dict[tuple[int, str, int], int] = {}
+        """Numbers of constants, by graph, operator and slot that reads it."""
+
+    def of(self, graph_id: int, root_name: str = "") -> GraphBuilder:
+        builder = self._builders.get(graph_id)
+        if builder is None:
+            builder = self._builders[graph_id] = GraphBuilder(graph_id, root_name)
+        return builder
+
+    def file(self, graph: Graph, files: Mapping[str, bytes]) -> None:
+        """Write a graph that the runtime described itself, as these files if the layout has a place for them."""
+        self._writer.write_graph_files(graph, files)
+
+    def constant_name(self, op: OpRecord, slot: int) -> str:
+        """Return the name of the constant that an operator reads in this slot, or an empty string for a new one."""
+        known = self._constants.get((op.graph_id, op.op_name, slot))
+        return "" if known is None else f"data-{known}"
+
+    def add_constant(self, op: OpRecord, slot: int) -> int:
+        number = sum(1 for graph_id, _, _ in self._constants if graph_id == op.graph_id)
+        self._constants[op.graph_id, op.op_name, slot] = number
+        return number
+
+    def write_grown(self) -> None:
+        for graph_id, builder in self._builders.items():
+            if self._filed_sizes.get(graph_id) != builder.size:
+                self._filed_sizes[graph_id] = builder.size
+                self._writer.write_graph(builder.build())
+
+
+# The recorder of layouts that write tensor by tensor: elements go to the writer as soon as they are read.
+#
+# If the dump can no longer be written, the plan's `on_error` decides: "stop" raises in the program; "continue" reports it once, and nothing more is
+# recorded.
 
 _LOG = logging.getLogger("opdump")
 

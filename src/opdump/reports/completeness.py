@@ -22,7 +22,7 @@ from opdump.recorder.program_facts import GAPS
 from opdump.verdict import Verdict
 
 if TYPE_CHECKING:
-    from opdump.capturing.children import ChildReport
+    from opdump.capturing.family import ChildReport
     from opdump.capturing.report import CaptureReport
 
 

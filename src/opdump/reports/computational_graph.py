@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opdump.catalog.catalog import Catalog
-from opdump.configs.shared.directories import graph_directories
+from opdump.configs.plan_fields import graph_directories
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.index.runs import METADATA
 from opdump.layouts.base import ModelDirectories

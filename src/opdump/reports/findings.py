@@ -22,9 +22,8 @@ from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.catalog.query import Asked, executions_of
 from opdump.checks import CHECKS, Checks, Finding, Thresholds
-from opdump.checks.expected_values import PARAMETER, PROGRAMS_OWN, Consequences
 from opdump.checks.nonfinite_lineage import Checked, Histories, History, SeenOperator
-from opdump.checks.not_finite import written
+from opdump.checks.not_finite import PARAMETER, PROGRAMS_OWN, Consequences, written
 from opdump.checks.tensor_checks import INTEGERS, LARGEST, TensorStats, stats_of, stats_of_summary
 from opdump.checks.watchpoints import Measured, WatchHit, Watchpoint, WatchpointChecker, in_order_of_time
 from opdump.conversion.overflow import Overflow, find_overflows

@@ -14,8 +14,7 @@ from opdump import amounts
 from opdump.call_stacks import told_lines
 from opdump.catalog.catalog import Catalog, Execution, Run
 from opdump.catalog.query import executions_of, has_finding, kind_of
-from opdump.checks.expected_values import is_root_input
-from opdump.checks.not_finite import PARAMETER, Origins, Update, is_update, not_finite
+from opdump.checks.not_finite import PARAMETER, Origins, Update, is_root_input, is_update, not_finite
 from opdump.degradation import told
 from opdump.errors import OpdumpError
 from opdump.graph import CONSTANT_PREFIX, EARLIER_PREFIX, PARAMETER_PREFIX, graph_word, shown_source

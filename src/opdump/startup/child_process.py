@@ -12,7 +12,7 @@ _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "mindspore")
 
 def await_work(directory: str) -> bool:
     """Capture this process after it has imported the framework of the run and received its work. Return False if the run has ended."""
-    from opdump.capturing.children.family import role_of_command
+    from opdump.capturing.family import role_of_command
 
     role = role_of_command(sys.orig_argv)
     if role == "server":
@@ -40,7 +40,7 @@ def await_work_of_ancestors(asked: str) -> bool:
     begun = tuple(f"opdump-family--{named_process(process)}--" for process in (ancestors() if names else ()))
     if not any(name.startswith(begun) for name in names):
         return False
-    from opdump.capturing.children import Family
+    from opdump.capturing.family import Family
 
     directory = Family.of_ancestors(asked)
     return bool(directory) and await_work(directory)
@@ -52,8 +52,7 @@ def await_framework_of(directory: str) -> None:
 
 
 def _begin(directory: str, name: str) -> None:
-    from opdump.capturing.children import Family, role_here, role_of_command
-    from opdump.capturing.children.ends import after_bootstrap
+    from opdump.capturing.family import Family, after_bootstrap, role_here, role_of_command
     from opdump.capturing.processes import begin_child, leave_out_for
 
     family = Family.named(directory)

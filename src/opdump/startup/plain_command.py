@@ -22,12 +22,12 @@ from opdump.interpreter.imports import stand_down, wait_for
 from opdump.interpreter.process_starts import Start, watch_starts
 
 if TYPE_CHECKING:
-    from opdump.capturing.children import Family
     from opdump.capturing.dump import Dump
+    from opdump.capturing.family import Family
     from opdump.capturing.report import CaptureReport
     from opdump.commands.run_options import RunOptions
     from opdump.plan import DumpPlan
-    from opdump.tensorflow.scripts import ScriptFacts
+    from opdump.tensorflow.installation import ScriptFacts
 
 _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "mindspore")
 _DROP_INS: Final = ("npu_bridge", "npu_device")
@@ -111,7 +111,7 @@ class _PlainCommand:
             return
         import click
 
-        from opdump.configs.shared.directories import made_later
+        from opdump.configs.plan_fields import made_later
         from opdump.errors import OpdumpError
 
         try:
@@ -161,8 +161,8 @@ class _PlainCommand:
     def _read(self) -> None:
         from opdump.commands.run import run
         from opdump.commands.run_options import RunOptions
-        from opdump.configs.shared.directories import program_directory
-        from opdump.tensorflow.scripts import facts_of_script
+        from opdump.configs.plan_fields import program_directory
+        from opdump.tensorflow.installation import facts_of_script
 
         words = [] if self._asked == "1" else shlex.split(self._asked)
         found = dict(run.make_context("opdump run", [*words, "--", "program"]).params)
@@ -194,7 +194,7 @@ class _PlainCommand:
     def _begin(self, name: str, options: RunOptions, facts: ScriptFacts) -> None:
         from opdump.commands.ending import load_reports, print_warnings
         from opdump.commands.run_options import rank_among_several
-        from opdump.tensorflow.scripts import prepared_for
+        from opdump.tensorflow.installation import prepared_for
 
         rank = rank_among_several(os.environ)
         self._put_in_hook()

@@ -12,7 +12,6 @@ the TensorFlow adapter.
 
 from __future__ import annotations
 
-from opdump.tensorflow.installation import finish, install, install_on_import, start, stop, uninstall
-from opdump.tensorflow.scripts import prepare_main
+from opdump.tensorflow.installation import finish, install, install_on_import, prepare_main, start, stop, uninstall
 
 __all__ = ["finish", "install", "install_on_import", "prepare_main", "start", "stop", "uninstall"]

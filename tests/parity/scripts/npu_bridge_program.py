@@ -38,8 +38,11 @@ from npu_bridge.npu_init import (  # type: ignore[import-not-found]  # noqa: E40
     shutdown_resource,
 )
 
-from opdump.configs.tensorflow.plan import parameter_values, training_dump_of  # noqa: E402  # after TensorFlow
-from opdump.configs.tensorflow.run_config import parameters_of_run_config  # noqa: E402  # after TensorFlow
+from opdump.configs.tensorflow import (  # noqa: E402  # after TensorFlow
+    parameter_values,
+    parameters_of_run_config,
+    training_dump_of,
+)
 
 v1 = tf.compat.v1
 folder = Path(sys.argv[1])

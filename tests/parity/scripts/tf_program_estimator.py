@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.estimator.v1_names import give_v1_names
+from opdump.adapters.tensorflow.estimator import give_v1_names
 
 give_v1_names()
 v1 = tf.compat.v1

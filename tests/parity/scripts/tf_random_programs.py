@@ -24,8 +24,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph
-from opdump.adapters.tensorflow.graphs.hazards import left_to_chance
+from opdump.adapters.tensorflow.graphs.library import ExecutedGraph
+from opdump.adapters.tensorflow.graphs.operator_kinds import left_to_chance
 from tests.tensorflow.functions.recording import recorded as recorded_functions
 from tests.tensorflow.sessions.recording import recorded as recorded_sessions
 from tests.tensorflow.sessions.recording import same

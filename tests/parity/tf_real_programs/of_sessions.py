@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.estimator.v1_names import give_v1_names
+from opdump.adapters.tensorflow.estimator import give_v1_names
 from tests.parity.tf_real_programs.given import VALUES
 
 v1 = tf.compat.v1

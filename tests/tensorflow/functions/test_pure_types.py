@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2, op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
-from opdump.adapters.tensorflow.nodes import is_pure
+from opdump.adapters.tensorflow.graphs.library import is_pure
 
 OUTSIDE = re.compile(
     r"Py|File|Debug|Print|Log$|Inplace|Dataset|Iterator|Queue|Reader|Barrier|Stack(Push|Pop)|Summary.*Writer|Send|Recv|Host$"

@@ -23,7 +23,7 @@ from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, Named
 from opdump.adapters.host import BY_DTYPE, HostTensor
 from opdump.errors import CorruptDumpError
 from opdump.graph import Graph, GraphNode
-from opdump.index.payload import FilePayload
+from opdump.index.values import FilePayload
 from opdump.layouts.mindspore_sync.files import (
     MAPPING_NAME,
     FoundFile,

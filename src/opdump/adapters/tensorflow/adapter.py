@@ -18,10 +18,9 @@ from opdump.adapters.tensorflow.capture import FRAMEWORK, FRAMEWORK_VERSION, Cap
 from opdump.adapters.tensorflow.functions.eager import EagerCapture
 from opdump.adapters.tensorflow.functions.functions import FunctionCapture
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps, eager_steps
-from opdump.adapters.tensorflow.model_names import KerasModels
 from opdump.adapters.tensorflow.sessions.graph_files import GraphFiles
 from opdump.adapters.tensorflow.sessions.session import Interception
-from opdump.adapters.tensorflow.stacks import program_tracebacks
+from opdump.adapters.tensorflow.stacks import KerasModels, program_tracebacks
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder

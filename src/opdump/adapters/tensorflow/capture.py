@@ -20,7 +20,7 @@ from opdump.adapters.base import DumpComplete
 from opdump.adapters.graph_runtime import GraphRun, RunEmitter, UniqueNames
 from opdump.adapters.host import HostRuntime
 from opdump.adapters.program_stacks import Stack
-from opdump.adapters.tensorflow.operator_kinds import ModelSlots
+from opdump.adapters.tensorflow.graphs.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stacks
 from opdump.plan.selection import ModelFilter, ModelSelection
 from opdump.plan.unmatched_names import ListMatches, with_nearest

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.checks.overflow import OverflowStatus
-from opdump.dtypes.data_types import BY_NAME
+from opdump.dtypes import BY_NAME
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, data_type
 from opdump.dump_file.dump_file import FORMAT_NUMBERS, sample_attribute
 from opdump.dump_file.opdebug import OpdebugRecord, atomic_status, overflow_dump_file, overflow_record

@@ -31,10 +31,16 @@ from opdump.dump_file.names import (
 from opdump.errors import CorruptDumpError, UnknownLayoutError
 from opdump.graph import PYNATIVE, graph_of_word, graph_word
 from opdump.index.opening import INDEX_NAME
-from opdump.index.payload import inside
 from opdump.index.runs import METADATA
-from opdump.layouts.mindspore_sync.files import STATISTIC_NAME, RankPlace, TensorDirectory, find_places, locate
-from opdump.layouts.mindspore_sync.layout import MINDSPORE_2_3
+from opdump.index.values import inside
+from opdump.layouts.mindspore_sync.files import (
+    STATISTIC_NAME,
+    RankPlace,
+    TensorDirectory,
+    find_places,
+    locate,
+    places_at,
+)
 from opdump.records import IO
 
 _TIME: Final = re.compile(r"[12][0-9]{13}", re.ASCII)
@@ -334,7 +340,7 @@ def find_dump(path: Path) -> Found | None:
     if in_ranks.devices or (found.devices and not _ranks_hold_tensors(real)):
         return _together(found, in_ranks)
     loose = _NOTHING if _names_ranks(real) else find_loose(real)
-    if _holds_dump_files(loose) or (_holds_files(loose) and MINDSPORE_2_3.detect(path) is None):
+    if _holds_dump_files(loose) or (_holds_files(loose) and not places_at(path)):
         return loose
     return None
 

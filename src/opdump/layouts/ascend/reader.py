@@ -18,9 +18,9 @@ from opdump.dump_file.names import UNKNOWN_ID, ConvertedName, DumpName, Exceptio
 from opdump.errors import CorruptDumpError, UndecodableTensorError
 from opdump.graph import Graph
 from opdump.index.opening import INDEX_NAME
-from opdump.index.payload import FilePayload, InFile, bytes_of, inside, is_sample, is_stored_as
 from opdump.index.reader import IndexReader
 from opdump.index.runs import METADATA, LostFiles, Run, RunChoice, cut_off, left_out
+from opdump.index.values import FilePayload, InFile, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.ascend.operator_files import OperatorRow, OverflowRecord, decode_operator_csv
 from opdump.layouts.ascend.places import (
     DevicePlaces,

@@ -45,9 +45,9 @@ from typing import Final
 from opdump.checks.overflow import OverflowStatus
 from opdump.degradation import Degradation
 from opdump.dump_file import DumpFile
+from opdump.dump_file.dump_file import encode_dump_file
 from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName
 from opdump.dump_file.opdebug import opdebug_json
-from opdump.dump_file.writing import encode_dump_file
 from opdump.graph import Graph, graph_word
 from opdump.index.batch import Batch, IndexTemplate
 from opdump.index.opening import INDEX_NAME
@@ -100,14 +100,14 @@ class AscendWriter(RankWriter):
     writer, every call does nothing.
     """
 
-    def __init__(self, plan: DumpPlan, run: RunFacts, *, device_id: int = 0, started: float | None = None) -> None:
+    def __init__(self, plan: DumpPlan, run: RunFacts, *, started: float | None = None) -> None:
         self.plan = plan
         self.root = Path(plan.path)
         prepare(*_earlier_dumps(self.root))
         self.sink = DirectorySink(self.root, capacity=plan.queue_bytes, file_mode=_FILE_MODE, lazy=True)
         self._started = time.time() if started is None else started
         self._time: str | None = None
-        self._device_id = device_id
+        self._device_id = run.rank_id
         self._run = run
         self._process = os.getpid()
         self._indexes: dict[str, IndexWriter] = {}
@@ -434,8 +434,8 @@ _MOST_OPEN = 2
 class AsyncWriter(AscendWriter):
     """Writes the records of one device, operator by operator. A step is an iteration; the model is the net and its graph."""
 
-    def __init__(self, plan: DumpPlan, run: RunFacts, *, device_id: int = 0, started: float | None = None) -> None:
-        super().__init__(plan, run, device_id=device_id, started=started)
+    def __init__(self, plan: DumpPlan, run: RunFacts, *, started: float | None = None) -> None:
+        super().__init__(plan, run, started=started)
         self._statistics = StatisticFiles(
             plan, self.sink, directory_of=self._directory, written_as=lambda op: (_with_ids(op), op.op_name)
         )

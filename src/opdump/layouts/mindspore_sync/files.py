@@ -11,8 +11,8 @@ from typing import Final, Literal, cast
 
 from opdump.errors import CorruptDumpError, UnknownLayoutError
 from opdump.graph import graph_of_word
-from opdump.index.payload import inside
 from opdump.index.runs import METADATA
+from opdump.index.values import inside
 from opdump.records import IO, escaped
 
 # Parses and builds file names of the synchronous layout, of both generations.
@@ -299,6 +299,14 @@ class RankPlace:
     root: Path
     rank_id: int
     places: tuple[TensorDirectory, ...] | None = None
+
+
+def places_at(path: Path) -> tuple[RankPlace, ...]:
+    """The ranks that `path` refers to, or none. Raises CorruptDumpError for a rank that is a link out of the dump."""
+    try:
+        return locate(path)
+    except UnknownLayoutError:
+        return ()
 
 
 def locate(path: Path) -> tuple[RankPlace, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from opdump.errors import CorruptDumpError
 from opdump.graph import PARAMETER_PREFIX, Graph, GraphInput, GraphNode
-from opdump.index.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
+from opdump.index.values import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.mindspore_sync.files import (
     PARAMETER,
     FileName,

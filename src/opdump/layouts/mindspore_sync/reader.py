@@ -18,9 +18,9 @@ import numpy as np
 from opdump.errors import CorruptDumpError
 from opdump.graph import Graph, graph_of_word, graph_word
 from opdump.index.opening import INDEX_NAME
-from opdump.index.payload import FilePayload, inside
 from opdump.index.reader import IndexReader
 from opdump.index.runs import ENVIRONMENT_NAME, METADATA, LostFiles, Run, RunChoice, cut_off, read_json_object
+from opdump.index.values import FilePayload, inside
 from opdump.layouts.base import require_run
 from opdump.layouts.mindspore_sync.files import (
     PARAMETER,

@@ -6,11 +6,22 @@ import argparse
 import math
 import os
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from opdump.msaccucmp.comparison.algorithms import NOT_A_NUMBER, ChosenAlgorithms, choose_algorithms
+from opdump.msaccucmp.comparison.algorithms import (
+    ALGORITHMS,
+    NOT_A_NUMBER,
+    ChosenAlgorithms,
+    Columns,
+    Measured,
+    Row,
+    choose_algorithms,
+    measure,
+    write_table,
+)
 from opdump.msaccucmp.comparison.fusion_rules import FusionRules, RuleGroup, check_choice, choose_groups, read_rules
 from opdump.msaccucmp.comparison.golden_tensors import (
     DumpKind,
@@ -18,6 +29,7 @@ from opdump.msaccucmp.comparison.golden_tensors import (
     FrameworkTruth,
     GroundTruth,
     UnfusedTruth,
+    read_array,
     read_side,
 )
 from opdump.msaccucmp.comparison.network import (
@@ -28,11 +40,8 @@ from opdump.msaccucmp.comparison.network import (
     mapping_header,
     mapping_rows,
 )
-from opdump.msaccucmp.comparison.numpy_files import compare_files, existing_file
-from opdump.msaccucmp.comparison.result_table import Columns, Row, write_table
-from opdump.msaccucmp.dump_source import check_path
+from opdump.msaccucmp.dump_source import check_path, load_scripts
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode, log
-from opdump.msaccucmp.original_formats import load_scripts
 from opdump.msaccucmp.output_folder import OutputFolder, make_output_folder
 
 
@@ -85,7 +94,7 @@ def compare_directories(
         return _compare_dumps(options, output, mine, golden, chosen)
     groups = choose_groups(network.known_groups(), len(network.rules.operators), options.range, options.select)
     if options.op_name:
-        from opdump.msaccucmp.comparison.single_operator import detail_by_rules
+        from opdump.msaccucmp.comparison.network import detail_by_rules
 
         return detail_by_rules(options, output, network)
     if options.mapping:
@@ -190,7 +199,7 @@ def _compare_dumps(
     options: argparse.Namespace, output: OutputFolder, mine: DumpSide, golden: DumpSide, chosen: ChosenAlgorithms
 ) -> ExitCode:
     if options.op_name:
-        from opdump.msaccucmp.comparison.single_operator import detail_of_dumps
+        from opdump.msaccucmp.comparison.network import detail_of_dumps
 
         return detail_of_dumps(options, output, mine, golden)
     columns = Columns(chosen.names, with_golden_address=True, with_overflow=options.overflow_detection)
@@ -366,3 +375,59 @@ def write_advice(folder: OutputFolder, advice: Advice) -> None:
     except OSError as error:
         raise CommandError(ExitCode.CANNOT_WRITE, f"{_FILE} cannot be written ({error.strerror})") from error
     log("INFO", f"the advice is in {path}")
+
+
+# Compares two array files: `compare` of two files prints its table, `file_compare` writes one.
+
+_NOT_IN_FILES: Final = ("KullbackLeiblerDivergence", "StandardDeviation")
+
+
+def run_file_compare(options: argparse.Namespace) -> ExitCode:
+    """Write `file_result_<time>.txt`. Raises CommandError and AbortError."""
+    paths = []
+    for text in (options.my_dump_path, options.golden_dump_path):
+        path = existing_file(text)
+        if not path.endswith(".npy"):
+            raise CommandError(ExitCode.BAD_TYPE, f"{path} is not a .npy file, which file_compare needs")
+        paths.append(path)
+    output = os.path.realpath(options.output_path)
+    make_output_folder(output)
+    chosen = ChosenAlgorithms({name: run for name, run in ALGORITHMS.items() if name not in _NOT_IN_FILES})
+    measured = compare_files((paths[0], paths[1]), chosen)
+    lines = [f"{name}: {result}\n" for name, result in zip(chosen.names, measured.results, strict=True)]
+    name = time.strftime("file_result_%Y%m%d%H%M%S.txt")
+    try:
+        written = OutputFolder(output).write(name, ["".join(lines).encode()])
+    except OSError as error:
+        raise CommandError(ExitCode.CANNOT_OPEN, f"{name} cannot be written ({error.strerror})") from error
+    log("INFO", f"the result is in {written}")
+    return ExitCode.OK
+
+
+def existing_file(text: str) -> str:
+    """The true path of a file. Raises CommandError if it does not exist."""
+    path = os.path.realpath(text)
+    check_path(path)
+    if not os.path.exists(path):
+        raise CommandError(ExitCode.BAD_PATH, f"{path} does not exist")
+    if not os.path.isfile(path):
+        raise CommandError(ExitCode.BAD_PATH, f"{path} is not a file")
+    return path
+
+
+def compare_files(paths: tuple[str, str], chosen: ChosenAlgorithms) -> Measured:
+    """Compare two arrays of the same shape, and log the results as a table. Raises CommandError and AbortError."""
+    log("INFO", f"{paths[0]} is compared with {paths[1]}")
+    mine, golden = (read_array(path) for path in paths)
+    if mine.shape != golden.shape:
+        raise CommandError(
+            ExitCode.BAD_SHAPE, f"{paths[0]} has the shape {mine.shape} and {paths[1]} the shape {golden.shape}"
+        )
+    try:
+        measured = measure(mine.reshape(-1), golden.reshape(-1), mine.shape, paths, chosen)
+    except (TypeError, ValueError) as error:
+        raise AbortError(f"the elements cannot be taken for numbers: {error}") from error
+    widths = [max(len(name), len(result)) for name, result in zip(chosen.names, measured.results, strict=True)]
+    for cells in (chosen.names, measured.results):
+        log("INFO", " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)))
+    return measured

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from opdump.msaccucmp.comparison.result_table import IncomparableError
+from opdump.msaccucmp.comparison.algorithms import IncomparableError
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode, log
 
 _ORIGINAL_NAMES: Final = "_datadump_original_op_names"

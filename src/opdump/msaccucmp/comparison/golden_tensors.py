@@ -15,22 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.dump_file import DumpTensor
-from opdump.msaccucmp.comparison.algorithms import NOT_A_NUMBER
+from opdump.msaccucmp.comparison.algorithms import NOT_A_NUMBER, IncomparableError, shape_text
 from opdump.msaccucmp.comparison.fusion_rules import FusionRules, Origin, RuleGroup
-from opdump.msaccucmp.comparison.result_table import IncomparableError, shape_text
 from opdump.msaccucmp.conversion import read_converted
-from opdump.msaccucmp.dump_source import decode, original_shape_of
-from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode, log
-from opdump.msaccucmp.original_formats import (
+from opdump.msaccucmp.dump_source import (
     FORMATS,
     Stored,
     can_convert,
     convert_format,
+    decode,
     effective_format,
     format_of,
+    original_shape_of,
     run_script,
     slice_to,
 )
+from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode, log
 from opdump.msaccucmp.output_folder import MAPPING_FILE
 
 # Finds the dumps of one side of a comparison: the files, their kind, and the operator of each.

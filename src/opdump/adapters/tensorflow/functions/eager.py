@@ -30,12 +30,10 @@ from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.functions.instrumented import Probe, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
-from opdump.adapters.tensorflow.graphs.library import reachable
+from opdump.adapters.tensorflow.graphs.library import arguments_of_call, device_of, graph_name, reachable
+from opdump.adapters.tensorflow.graphs.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.graphs.program import hidden_operators
-from opdump.adapters.tensorflow.model_names import EAGER
-from opdump.adapters.tensorflow.nodes import arguments_of_call, device_of
-from opdump.adapters.tensorflow.operator_kinds import ModelSlots
-from opdump.adapters.tensorflow.xla import graph_name
+from opdump.adapters.tensorflow.stacks import EAGER
 from opdump.adapters.threads import ThreadEntry
 from opdump.records import SkipReason
 

@@ -17,7 +17,6 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import function_def_to_graph, ops
 
 from opdump.adapters.graph_runtime import GraphRun, NamedOperator
-from opdump.adapters.tensorflow import xla
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.functions.eager import is_own
 from opdump.adapters.tensorflow.functions.instrumented import (
@@ -29,12 +28,11 @@ from opdump.adapters.tensorflow.functions.instrumented import (
 )
 from opdump.adapters.tensorflow.functions.optimised import rewriting_off
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps, StepPart, TracedUpdates
-from opdump.adapters.tensorflow.graphs.hazards import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
-from opdump.adapters.tensorflow.graphs.library import Definition, reached
+from opdump.adapters.tensorflow.graphs import library
+from opdump.adapters.tensorflow.graphs.library import Definition, Library, reached, shown_name
+from opdump.adapters.tensorflow.graphs.operator_kinds import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
 from opdump.adapters.tensorflow.graphs.program import function_program
-from opdump.adapters.tensorflow.model_names import function_names
-from opdump.adapters.tensorflow.nodes import Library
-from opdump.adapters.tensorflow.xla import shown_name
+from opdump.adapters.tensorflow.stacks import function_names
 from opdump.interpreter.critical_sections import no_garbage_collection
 
 
@@ -46,12 +44,12 @@ def emit_compiled(
     signature = definition.signature
     op_name = shown_name(signature.name)
     selection = capture.selection(capture.filter_of(model), [op_name])
-    skip = selection.skip_of(xla.LAUNCH, op_name)
+    skip = selection.skip_of(library.LAUNCH, op_name)
     capture.recorder.matched_kernels |= selection.matched_kernels
     has_any = (selection.wants_inputs and has_data(inputs)) or (selection.wants_outputs and has_data(outputs))
     if not skip and not has_any:
         skip = "not observed"  # its effects are on variables
-    operator = NamedOperator(xla.LAUNCH, op_name, arguments={"function": shown_name(signature.name)}, skip=skip)
+    operator = NamedOperator(library.LAUNCH, op_name, arguments={"function": shown_name(signature.name)}, skip=skip)
     with capture.lock:
         if skip:
             run.skip(operator)
@@ -164,10 +162,10 @@ class FunctionCapture:
         wanted = not traced.is_empty and steps.wants(step)
         if not wanted and not (traced.alone and not traced.is_empty):
             outputs = original(context, name, inputs, num_outputs)
-        elif wanted and not traced.alone and (traced.compiled or xla.clusters_functions()):
+        elif wanted and not traced.alone and (traced.compiled or library.clusters_functions()):
             self._called(inputs, (), step)
             outputs = original(context, name, inputs, num_outputs)
-            self._capture.note(traced.compiled or xla.OF_CLUSTERS.format(shown_name(name.decode())))
+            self._capture.note(traced.compiled or library.OF_CLUSTERS.format(shown_name(name.decode())))
             definition = context.get_function_def(name.decode())
             emit_compiled(self._capture, traced.model, self._run(traced.model, step), definition, inputs, outputs or ())
         else:
@@ -286,11 +284,11 @@ class FunctionCapture:
 
 def _reason_compiled(function: str, definitions: Sequence[Definition]) -> str:
     """The note for a function that XLA compiles, as a whole or in part; empty for others. `definitions` has it and those that it calls."""
-    if xla.is_compiled(definitions[0]):
-        return xla.OF_FUNCTION.format(shown_name(function))
+    if library.is_compiled(definitions[0]):
+        return library.OF_FUNCTION.format(shown_name(function))
     nodes = (node for each in definitions for node in each.node_def)
-    if xla.clusters_functions() or xla.has_marked_clusters(nodes):
-        return xla.OF_CLUSTERS.format(shown_name(function))
+    if library.clusters_functions() or library.has_marked_clusters(nodes):
+        return library.OF_CLUSTERS.format(shown_name(function))
     return ""
 
 

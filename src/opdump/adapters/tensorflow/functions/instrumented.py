@@ -47,14 +47,26 @@ from opdump.adapters.tensorflow.functions.optimised import (
     with_fixed,
     without_rewriting,
 )
-from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key, is_plumbing
-from opdump.adapters.tensorflow.graphs.hazards import left_alone
-from opdump.adapters.tensorflow.graphs.library import CALLS, Definition, Slot, are_handles, hidden_callees, in_order
+from opdump.adapters.tensorflow.graphs.library import (
+    CALLS,
+    LAUNCH,
+    Definition,
+    ExecutedGraph,
+    Key,
+    Library,
+    Slot,
+    are_handles,
+    device_of,
+    functions_of,
+    hidden_callees,
+    in_order,
+    is_compiled,
+    is_plumbing,
+    note_of_call,
+)
+from opdump.adapters.tensorflow.graphs.operator_kinds import PASSES_ON, SKIPS, ModelSlots, left_alone
 from opdump.adapters.tensorflow.graphs.outcomes import Outcomes, Region, Tensor, rewritten_operators
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator, function_program, shown_names
-from opdump.adapters.tensorflow.nodes import Library, device_of, functions_of
-from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, SKIPS, ModelSlots
-from opdump.adapters.tensorflow.xla import LAUNCH, is_compiled, note_of_call
 from opdump.recorder import LiveTensor
 from opdump.records import IO, SkipReason
 

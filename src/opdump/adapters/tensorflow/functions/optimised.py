@@ -23,11 +23,18 @@ from tensorflow.python.eager import execute
 from tensorflow.python.framework import function_def_to_graph, smart_cond
 from tensorflow.python.ops import script_ops, summary_ops_v2
 
-from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key, is_plumbing
-from opdump.adapters.tensorflow.graphs.library import Definition, Slot, in_order, outputs_of
+from opdump.adapters.tensorflow.graphs.library import (
+    Definition,
+    ExecutedGraph,
+    Key,
+    Library,
+    Slot,
+    in_order,
+    is_plumbing,
+    outputs_of,
+)
+from opdump.adapters.tensorflow.graphs.operator_kinds import ENTERS, EXITS, MERGES, NEXT, SWITCHES
 from opdump.adapters.tensorflow.graphs.outcomes import Region, Tensor, region_of
-from opdump.adapters.tensorflow.nodes import Library
-from opdump.adapters.tensorflow.operator_kinds import ENTERS, EXITS, MERGES, NEXT, SWITCHES
 
 _ARGUMENT: Final = "opdump_argument"
 _RESULT: Final = "_opdump_result_"

@@ -29,11 +29,17 @@ from tensorflow.python.ops import resource_variable_ops
 
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.graphs.library import BRANCHING, Definition, callees_of, reachable
-from opdump.adapters.tensorflow.model_names import EAGER, replace_methods
-from opdump.adapters.tensorflow.nodes import Library, producer
-from opdump.adapters.tensorflow.operator_kinds import is_update, writes_variable
-from opdump.adapters.tensorflow.xla import graph_name
+from opdump.adapters.tensorflow.graphs.library import (
+    BRANCHING,
+    Definition,
+    Library,
+    callees_of,
+    graph_name,
+    producer,
+    reachable,
+)
+from opdump.adapters.tensorflow.graphs.operator_kinds import is_update, writes_variable
+from opdump.adapters.tensorflow.stacks import EAGER, replace_methods
 
 
 class ProgramSteps:

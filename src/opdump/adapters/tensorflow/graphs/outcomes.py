@@ -15,19 +15,31 @@ import numpy as np
 import tensorflow as tf
 
 from opdump.adapters.program_stacks import Stack
-from opdump.adapters.tensorflow.graphs.executed import (
+from opdump.adapters.tensorflow.graphs.library import (
+    LOOPS,
     ExecutedGraph,
     Key,
+    Library,
+    Slot,
     base_type,
+    device_of,
     fused_types,
+    is_call,
     is_own_kernel,
     is_plumbing,
     output_count,
+    outputs_of,
 )
-from opdump.adapters.tensorflow.graphs.library import LOOPS, Slot, is_call, outputs_of
+from opdump.adapters.tensorflow.graphs.operator_kinds import (
+    CONSTANTS,
+    ENTERS,
+    EXITS,
+    MERGES,
+    PASSES_ON,
+    SKIPS,
+    SWITCHES,
+)
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
-from opdump.adapters.tensorflow.nodes import Library, device_of
-from opdump.adapters.tensorflow.operator_kinds import CONSTANTS, ENTERS, EXITS, MERGES, PASSES_ON, SKIPS, SWITCHES
 from opdump.records import SkipReason
 
 Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]

@@ -15,24 +15,30 @@ import tensorflow as tf
 
 from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.program_stacks import Stack
-from opdump.adapters.tensorflow.graphs.executed import Key
 from opdump.adapters.tensorflow.graphs.library import (
     BRANCHING,
     LOOPS,
+    Key,
+    Library,
     Slot,
     are_handles,
+    arguments_of,
     callees_of,
+    definition_in,
+    functions_of,
     hidden_callees,
     in_order,
     input_names,
     is_call,
+    is_compiled,
+    is_pure,
     needed_nodes,
     outputs_of,
+    producer,
     reachable,
+    type_of,
 )
-from opdump.adapters.tensorflow.nodes import Library, arguments_of, definition_in, functions_of, is_pure, producer
 from opdump.adapters.tensorflow.stacks import Stacks, stack_of_node
-from opdump.adapters.tensorflow.xla import is_compiled, type_of
 from opdump.records import SkipReason
 
 

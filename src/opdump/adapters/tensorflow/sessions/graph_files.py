@@ -11,11 +11,10 @@ from typing import Any, Final
 from tensorflow.python.framework import function_def_to_graph
 
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.graphs.library import BODIES, argument_names, callees_of
-from opdump.adapters.tensorflow.nodes import arguments_of, functions_of
-from opdump.adapters.tensorflow.operator_kinds import CONSTANTS, SKIPS
+from opdump.adapters.tensorflow.graphs.library import BODIES, argument_names, arguments_of, callees_of, functions_of
+from opdump.adapters.tensorflow.graphs.operator_kinds import CONSTANTS, SKIPS
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, op_type_of, subgraph_of
-from opdump.configs.shared.directories import graph_directory, graph_warnings
+from opdump.configs.plan_fields import graph_directory, graph_warnings
 from opdump.errors import DumpPathError
 from opdump.layouts.graph_files.ge import (
     COMPUTE_GRAPH,

@@ -20,16 +20,19 @@ from opdump.adapters.graph_runtime import ArrayBlock, BlockOperator, BlockSlot, 
 from opdump.adapters.host import HostTensor
 from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key
-from opdump.adapters.tensorflow.graphs.hazards import behind, left_alone, left_to_chance
-from opdump.adapters.tensorflow.graphs.library import Slot, are_handles
+from opdump.adapters.tensorflow.graphs.library import LAUNCH, ExecutedGraph, Key, Slot, are_handles, note_of_call
+from opdump.adapters.tensorflow.graphs.operator_kinds import (
+    ENTERS,
+    SKIPS,
+    behind,
+    left_alone,
+    left_to_chance,
+    writes_variable,
+)
 from opdump.adapters.tensorflow.graphs.outcomes import FORWARDS, Outcomes, rewritten_operators
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
-from opdump.adapters.tensorflow.operator_kinds import ENTERS, SKIPS, writes_variable
-from opdump.adapters.tensorflow.sessions.callback_stubs import executed_graph
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, program_of, read_variable
-from opdump.adapters.tensorflow.sessions.watches import ObservedValue, RecomputeGraph
-from opdump.adapters.tensorflow.xla import LAUNCH, note_of_call
+from opdump.adapters.tensorflow.sessions.watches import ObservedValue, RecomputeGraph, executed_graph
 from opdump.recorder import LiveTensor
 from opdump.records import SkipReason
 

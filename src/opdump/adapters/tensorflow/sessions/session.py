@@ -30,11 +30,17 @@ from opdump.adapters.host import HostTensor
 from opdump.adapters.program_stacks import Stack
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.capture import Capture, FailedRun
-from opdump.adapters.tensorflow.graphs.executed import Key
-from opdump.adapters.tensorflow.graphs.hazards import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
-from opdump.adapters.tensorflow.graphs.library import Slot, callees_of, hidden_callees, reachable
-from opdump.adapters.tensorflow.model_names import fetched_names
-from opdump.adapters.tensorflow.sessions.callback_stubs import OwnSession
+from opdump.adapters.tensorflow.graphs.library import (
+    OF_SESSION,
+    Key,
+    Slot,
+    callees_of,
+    clusters_sessions,
+    has_marked_clusters,
+    hidden_callees,
+    reachable,
+)
+from opdump.adapters.tensorflow.graphs.operator_kinds import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
 from opdump.adapters.tensorflow.sessions.observation_plan import ObservationPlan
 from opdump.adapters.tensorflow.sessions.subgraph import (
     Purpose,
@@ -45,8 +51,15 @@ from opdump.adapters.tensorflow.sessions.subgraph import (
     read_variable,
     subgraph_of,
 )
-from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchedRun, WatchFolders, values_of, watching
-from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
+from opdump.adapters.tensorflow.sessions.watches import (
+    ObservedValue,
+    OwnSession,
+    WatchedRun,
+    WatchFolders,
+    values_of,
+    watching,
+)
+from opdump.adapters.tensorflow.stacks import fetched_names
 from opdump.interpreter.critical_sections import no_garbage_collection
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 

@@ -12,9 +12,27 @@ from typing import Any, Final, Literal
 
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.graphs.executed import Key
-from opdump.adapters.tensorflow.graphs.hazards import SHARES
-from opdump.adapters.tensorflow.graphs.library import CALLS, Slot, argument_names, in_order, reachable
+from opdump.adapters.tensorflow.graphs.library import (
+    CALLS,
+    Key,
+    Slot,
+    argument_names,
+    definitions_of,
+    in_order,
+    is_pure,
+    reachable,
+    type_of,
+)
+from opdump.adapters.tensorflow.graphs.operator_kinds import (
+    ENTERS,
+    NEXT,
+    PASSES_ON,
+    SHARES,
+    SKIPS,
+    SWITCHES,
+    is_assignment,
+    is_update,
+)
 from opdump.adapters.tensorflow.graphs.outcomes import ROOT, Region, region_of
 from opdump.adapters.tensorflow.graphs.program import (
     Program,
@@ -24,10 +42,7 @@ from opdump.adapters.tensorflow.graphs.program import (
     hidden_functions,
     hidden_operators,
 )
-from opdump.adapters.tensorflow.nodes import definitions_of, is_pure
-from opdump.adapters.tensorflow.operator_kinds import ENTERS, NEXT, PASSES_ON, SKIPS, SWITCHES, is_assignment, is_update
 from opdump.adapters.tensorflow.stacks import Stacks
-from opdump.adapters.tensorflow.xla import type_of
 
 Access = Literal["fetch", "watch", "handle"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from opdump.dtypes.data_types import BY_NAME, DATA_TYPES
+from opdump.dtypes import BY_NAME, DATA_TYPES
 from opdump.errors import DumpPathError
 from opdump.interpreter.leftovers import temporary_name
 from opdump.protobuf_messages import Fields, message_classes

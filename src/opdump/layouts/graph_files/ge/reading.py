@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from opdump.dtypes.data_types import BY_NAME, DATA_TYPES
+from opdump.dtypes import BY_NAME, DATA_TYPES
 from opdump.errors import CorruptDumpError, DumpPathError
 from opdump.layouts.graph_files.ge.graph import (
     NO_TASK,

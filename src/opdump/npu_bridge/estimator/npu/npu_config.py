@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from opdump.configs.tensorflow.run_config import PlainRunConfig
+from opdump.configs.tensorflow import PlainRunConfig
 
 __all__ = ["DumpConfig", "NPURunConfig"]
 
@@ -32,9 +32,9 @@ def _of_tensorflow() -> tuple[type, Callable[[], Any]]:
     """The base class of NPURunConfig, and a function that creates an empty ConfigProto, or returns None without TensorFlow."""
     if importlib.util.find_spec("tensorflow") is None:
         return PlainRunConfig, lambda: None
-    from opdump.adapters.tensorflow.estimator import config as estimator_config
+    from opdump.adapters.tensorflow import estimator
 
-    return estimator_config.run_config_base() or PlainRunConfig, estimator_config.new_session_config
+    return estimator.run_config_base() or PlainRunConfig, estimator.new_session_config
 
 
 # The dump configuration of an estimator; docs/tensorflow-config.md#keys explains each parameter.

@@ -14,7 +14,5 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    globals()[name] = made = getattr(
-        importlib.import_module("opdump.adapters.tensorflow.estimator.npu_estimator"), name
-    )
+    globals()[name] = made = getattr(importlib.import_module("opdump.adapters.tensorflow.npu_estimator"), name)
     return made

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from opdump.configs.tensorflow.run_config import parameters_of_run_config
+from opdump.configs.tensorflow import parameters_of_run_config
 
 __all__ = ["parameters_of_run_config"]

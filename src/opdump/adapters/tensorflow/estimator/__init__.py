@@ -1,1 +1,0 @@
-"""Estimators: those of the NPU adapter and TensorFlow's own."""

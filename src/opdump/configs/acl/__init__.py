@@ -1,1 +1,0 @@
-"""`acl.json`: the dialect of pyACL."""

@@ -1,1 +1,0 @@
-"""`data_dump.json`: the dialect of MindSpore."""

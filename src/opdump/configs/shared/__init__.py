@@ -1,1 +1,0 @@
-"""The common parts of the dialects: files, keys, values and their errors."""

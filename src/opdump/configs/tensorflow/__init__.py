@@ -1,1 +1,0 @@
-"""`DumpConfig`, `NPURunConfig` and the options of a session: the dialect of the TensorFlow adapter."""

@@ -1,1 +1,0 @@
-"""Element types of dump files: numbers, names, and the values of narrow types."""

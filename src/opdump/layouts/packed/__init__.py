@@ -1,1 +1,0 @@
-"""The packed layout: the elements of a run in one file, and an index with the position of each tensor."""
