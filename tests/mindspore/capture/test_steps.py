@@ -334,7 +334,7 @@ def test_a_mark_in_which_nothing_ran_is_reported() -> None:
     with recorded(selection="marked", marks=marks) as recording:
         NETWORK(X)
     assert recording.ops() == []
-    assert recording.recorder.warnings == ["set_dump: no operator ran in a module Network, which is marked"]
+    assert recording.recorder.warnings == ["set_dump: no operator ran in a module TwoLayers, which is marked"]
 
 
 @pytest.mark.parametrize(("fields", "sides"), [({"outputs": False}, {"input"}), ({"inputs": False}, {"output"})])
