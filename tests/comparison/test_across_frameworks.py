@@ -96,7 +96,7 @@ def test_a_parameter_that_differs_is_named_though_all_that_follows_differs_too(t
 
     found = planted("transformer", change, tmp_path)
     assert (found.kind, found.io) == ("parameter", "input")
-    assert found.evidence.startswith("Parameter.layers.0.up.weight is")
+    assert found.evidence.startswith("Parameter.layers.0.up.weight differs by")
     assert found.a is not None
     assert found.a.op_name.split("/")[-2] == "up-Linear"
 
