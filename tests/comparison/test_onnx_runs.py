@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 from onnx import helper
 
+import opdump
+import opdump.onnx
 from opdump.commands import main
 from opdump.comparison.arguments import differing
 from opdump.comparison.nodes import Node
@@ -256,3 +258,57 @@ def test_a_negated_result_is_a_difference(tmp_path: Path, form: str, saved: str)
     assert found.verdict == "divergent"
     told = [each.b.op_name for each in found.introduced if each.b is not None]
     assert {"relu", "tanh"}.isdisjoint(told), "these give the same in both"
+
+
+def handed_on(form: str, scale: float) -> onnx.ModelProto:
+    """A model that hands a scaled input on in a sequence or an optional, of which no statistics are recorded."""
+    make = helper.make_node
+    nodes = [make("Tanh", ["x"], ["a"], name="tanh"), make("Mul", ["a", "scale"], ["b"], name="scaled")]
+    if form == "optional":
+        nodes += [make("Optional", ["b"], ["o"], name="given"), make("OptionalGetElement", ["o"], ["c"], name="taken")]
+    else:
+        nodes += [make("SequenceConstruct", ["a", "b"], ["o"], name="given")]
+        taken = make("ConcatFromSequence", ["o"], ["c"], name="taken", axis=0)
+        nodes += [make("SequenceAt", ["o", "last"], ["c"], name="taken") if form == "sequence" else taken]
+    nodes += [make("Tanh", ["c"], ["y"], name="end")]
+    weights = {"scale": np.array(scale, np.float32)} | ({"last": np.array(1)} if form == "sequence" else {})
+    return model_of(nodes, {"x": (FLOAT, [2, 2, 6, 6])}, {"y": (FLOAT, None)}, weights, opset=17)
+
+
+@pytest.mark.parametrize("saved", ["full", "statistic"])
+@pytest.mark.parametrize("form", ["sequence", "joined", "optional"])
+def test_a_difference_is_followed_through_a_sequence_and_an_optional(tmp_path: Path, form: str, saved: str) -> None:
+    for name, scale in (("a", 1.0), ("b", 1.0), ("c", 1.01)):
+        with opdump.onnx.session(
+            handed_on(form, scale), path=str(tmp_path / name), saved_data=cast(Any, saved), layout="packed"
+        ) as session:
+            for _ in range(2):
+                session.run(None, X)
+    assert opdump.compare(tmp_path / "a", tmp_path / "b").verdict == "identical"
+    found = opdump.compare(tmp_path / "a", tmp_path / "c").introduced
+    assert [each.b.op_name for each in found if each.b is not None] == ["scaled"]
+
+
+@pytest.mark.parametrize("op_type", ["SequenceAt", "SequenceErase"])
+def test_an_operator_of_a_sequence_that_was_fed_is_not_said_to_have_the_same_inputs(
+    tmp_path: Path, op_type: str
+) -> None:
+    nodes = [helper.make_node(op_type, ["s", "first"], ["t"], name="taken")]
+    if op_type == "SequenceErase":
+        nodes += [helper.make_node("ConcatFromSequence", ["t"], ["u"], name="joined", axis=0)]
+    nodes += [helper.make_node("Tanh", ["u" if op_type == "SequenceErase" else "t"], ["y"], name="end")]
+    given = helper.make_tensor_sequence_value_info("s", FLOAT, None)
+    graph = helper.make_graph(
+        nodes,
+        "fed",
+        [given],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.array(0), "first")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    for name, scale in (("a", 1.0), ("b", 1.5)):
+        with opdump.onnx.session(model, path=str(tmp_path / name), saved_data="statistic") as session:
+            session.run(None, {"s": [X["x"] * np.float32(scale)] * 2})
+    result = opdump.compare(tmp_path / "a", tmp_path / "b")
+    assert result.verdict == "divergent"
+    assert "inputs agree" not in result.headline

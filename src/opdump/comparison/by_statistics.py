@@ -536,6 +536,10 @@ class StatisticsComparison:
             return data
         for slot in odd_inputs(one, other):
             return Suspect("input", one, other, "input", slot, math.inf, "the statistics of the input differ")
+        if any(record.skip == "opaque" for record in other.inputs.values()):
+            return Suspect(
+                "result", one, other, "output", 0, math.inf, "its output is not in A; an input was not recorded"
+            )
         return Suspect("kernel", one, other, "output", 0, math.inf, "inputs have the same statistics")
 
     def _overwritten_slot(self, one: Node | None, other: Node) -> int | None:

@@ -549,7 +549,7 @@ class _Side:
         for place, of_output in self._followed.items():
             state: State = "noise" if place in self._frail else of_output
             drift = self._drifts[place] if state == "known" else 0.0
-            if state != "known" or drift > self._base:
+            if (state != "known" or drift > self._base) and has_statistics(self.trace.at(place)):
                 found[_key(self.trace.at(place))] = Made(place, state, drift)
         return found
 
@@ -630,6 +630,13 @@ class _Side:
                 ):
                     self._frail.add((node.index, slot))
                 self._judge(node, slot, states, max((far for _, far in made_of), default=0.0))
+            else:
+                self._judge_without_statistics(node, slot, read)
+
+    def _judge_without_statistics(self, node: Node, slot: int, read: Mapping[int, tuple[State, float]]) -> None:
+        """A sequence, for example, of which no statistics are recorded, is unknown if an input is."""
+        if node.outputs[slot].skip == "opaque" and any(read[each][0] == "unknown" for each in inputs_of(node, slot)):
+            self._followed[node.index, slot] = "unknown"
 
     def _assigned(self, node: Node, record: TensorRecord) -> list[tuple[State, float]]:
         """The states of earlier writes to variables of this shape, if any is noise and none is unknown; otherwise empty. TensorFlow dumps do not
@@ -728,7 +735,7 @@ class _Side:
         """The state of an input when it was read, and its distance."""
         record, maker = node.inputs[slot], node.makers.get(slot)
         if not has_statistics(record):
-            return "constant", 0.0
+            return self._state_without_statistics(maker), 0.0
         if maker in self._changed:
             return self._followed[maker], self._drifts[maker]
         distance = self._values.distance(record)
@@ -741,6 +748,10 @@ class _Side:
             return self._seen_before(node, slot, record, made)
         made_state = self.state(maker)
         return ("unknown" if made_state in ("known", None) else made_state), drift
+
+    def _state_without_statistics(self, maker: Place | None) -> State:
+        is_unknown = maker is not None and self._followed.get(maker) == "unknown"
+        return "unknown" if is_unknown else "constant"
 
     def _drift(self, place: Place) -> float:
         """The drift of an output; 0 if it is not compared."""
@@ -864,7 +875,9 @@ class _Side:
         return [
             (place, self.trace.at(place), self.state(place) == "noise")
             for place in sorted(places)
-            if self._followed.get(place) in ("unknown", "noise") and not self._is_elsewhere(place)
+            if has_statistics(self.trace.at(place))
+            and self._followed.get(place) in ("unknown", "noise")
+            and not self._is_elsewhere(place)
         ]
 
     def met_again(self, lost: Collection[int]) -> Iterator[Node]:
