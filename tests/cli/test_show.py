@@ -118,7 +118,7 @@ def test_json_holds_what_the_tables_show_and_is_valid(dump: Path) -> None:
 def test_the_limit_cuts_and_says_so(dump: Path) -> None:
     shown = show(dump, "--limit", "1", "--step", "0")
     assert shown.count("-op0") == 1
-    assert "--limit 0 all" in shown
+    assert "--limit 0 shows all" in shown
     assert "limit" not in show(dump, "--limit", "0")
 
 

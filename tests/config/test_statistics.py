@@ -12,12 +12,12 @@ import pytest
 
 from opdump.kernels import Summary, summarise
 from opdump.kernels.append_file import xxh3_128
+from opdump.records import format_statistic
 from opdump.statistics import (
     DEFAULT,
     OWN,
     ElementStatistics,
     SummaryStatistics,
-    format_statistic,
     md5,
     name_of_heading,
     one_spelling,

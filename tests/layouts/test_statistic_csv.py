@@ -19,14 +19,13 @@ from opdump.errors import CorruptDumpError
 from opdump.kernels import Summary, summarise
 from opdump.layouts.ascend.operator_files import decode_operator_csv, encode_operator_csv
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, decode_statistic_csv, merge_statistic_csv
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import OpRecord, TensorRecord, format_statistic
 from opdump.statistics import (
     DEVICE_DEFAULT,
     OWN,
     ElementStatistics,
     SummaryStatistics,
     device_extremes,
-    format_statistic,
 )
 from tests.layouts.filing import rows_of
 

@@ -27,8 +27,8 @@ from opdump.adapters.torch.naming import Site, arguments_of
 from opdump.adapters.torch.schemas import schema_of
 from opdump.catalog.catalog import Execution
 from opdump.errors import NoElementsError, PackageMissingError
-from opdump.records import HostPayload, OpRecord, TensorRecord
-from opdump.statistics import OWN, format_statistic
+from opdump.records import HostPayload, OpRecord, TensorRecord, format_statistic
+from opdump.statistics import OWN
 from tests.torch.programs import ConvNet, train_convnet, train_transformer
 from tests.torch.test_completeness import NO_KERNEL
 

@@ -13,8 +13,15 @@ from opdump.catalog.catalog import Catalog, Execution
 from opdump.checks.not_finite import MEASURES, not_finite
 from opdump.errors import NotInDumpError, OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
-from opdump.records import DamagedPayload, StatisticValue, SupportsFile, SupportsInspection, TensorRecord
-from opdump.statistics import OWN, SummaryStatistics, format_statistic
+from opdump.records import (
+    DamagedPayload,
+    StatisticValue,
+    SupportsFile,
+    SupportsInspection,
+    TensorRecord,
+    format_statistic,
+)
+from opdump.statistics import OWN, SummaryStatistics
 
 # The part of a dump that the user selected.
 

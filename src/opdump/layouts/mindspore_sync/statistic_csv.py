@@ -26,12 +26,11 @@ from opdump.errors import CorruptDumpError
 from opdump.index.batch import Batch, IndexTemplate
 from opdump.kernels import Summary, TableText
 from opdump.layouts.mindspore_sync.files import STATISTIC_NAME
-from opdump.records import IO, FiledTensor, OpRecord, StatisticValue
+from opdump.records import IO, FiledTensor, OpRecord, StatisticValue, format_statistic
 from opdump.statistics import (
     OWN,
     Statistic,
     SummaryStatistics,
-    format_statistic,
     name_of_heading,
     one_spelling,
     statistic,
