@@ -253,7 +253,7 @@ def test_execute_async_is_dumped_as_execute(files: _Files, dump: Path, tmp_path:
     assert places(dump) == ["transformer/1/0"]
 
 
-def test_a_refused_configuration_is_told_again_when_models_ran_without_a_dump(
+def test_a_refused_configuration_is_reported_again_when_models_ran_without_a_dump(
     files: _Files, dump: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = config(tmp_path, dump, dump_mode="ALL")

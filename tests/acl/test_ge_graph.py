@@ -164,7 +164,7 @@ def test_the_graph_of_a_convnet_stands_beside_its_dump(dump: Path, tmp_path: Pat
             assert output["dtype"].startswith("DT_")
 
 
-def test_an_optimised_graph_tells_what_its_operators_stand_for(dump: Path, tmp_path: Path) -> None:
+def test_an_optimised_graph_names_what_its_operators_replace(dump: Path, tmp_path: Path) -> None:
     path = write_model(tmp_path, "convnet", "net.onnx")
     with session(path, dump_path=str(dump), dump_list=[{}], optimize="extended") as model:
         model.run(None, feeds_of("convnet"))

@@ -134,7 +134,7 @@ def test_a_model_of_images_tells_height_and_width(tmp_path: Path) -> None:
     assert (acl.mdl.get_input_size_by_index(desc, 0), acl.mdl.get_input_size_by_index(desc, 1)) == (3 * 8 * 6 * 4, 8)
 
 
-def test_a_model_of_dimensions_tells_the_shapes_of_all_inputs(tmp_path: Path) -> None:
+def test_a_model_of_dimensions_has_the_shapes_of_all_inputs(tmp_path: Path) -> None:
     desc = described(load(write_dims(tmp_path)))
     count = ok(acl.mdl.get_input_dynamic_gear_count(desc, -1))
     assert count == 2
@@ -144,7 +144,7 @@ def test_a_model_of_dimensions_tells_the_shapes_of_all_inputs(tmp_path: Path) ->
     assert acl.mdl.get_input_size_by_index(desc, 2) == 12
 
 
-def test_dimensions_are_told_in_the_order_of_input_shape(tmp_path: Path) -> None:
+def test_dimensions_are_reported_in_the_order_of_input_shape(tmp_path: Path) -> None:
     path = write_dims(tmp_path, input_shape="m:-1,-1;x:-1,3", dynamic_dims="1,5,2;3,5,4")
     desc = described(load(path))
     assert [gear["dims"] for gear in ok(acl.mdl.get_input_dynamic_dims(desc, -1, 2))] == [[1, 5, 2, 3], [3, 5, 4, 3]]
@@ -320,7 +320,7 @@ def test_dimensions_that_are_none_are_refused(tmp_path: Path) -> None:
     assert acl.mdl.set_input_dynamic_dims(model_id, inputs, 2, {"dimCount": 4, "dims": [2, 3, 1, 5]}) == 145012
 
 
-def test_an_output_whose_shape_only_a_run_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_output_whose_shape_is_known_only_after_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     node = helper.make_node("Compress", ["x", "c"], ["y"], "some", axis=0)
     compress = helper.make_node("Greater", ["s", "w0"], ["c"], "positive")
     reduced = helper.make_node("ReduceSum", ["x", "axes"], ["s"], "sum", keepdims=0)

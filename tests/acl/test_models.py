@@ -51,7 +51,7 @@ def _write(path: Path, nodes: list[Any], inputs: dict[str, Any], outputs: dict[s
     return path
 
 
-def test_a_description_tells_names_types_and_shapes(tmp_path: Path) -> None:
+def test_a_description_has_names_types_and_shapes(tmp_path: Path) -> None:
     desc = _described(load(write_small(tmp_path, shape=("N", 3))))
     assert (acl.mdl.get_num_inputs(desc), acl.mdl.get_num_outputs(desc)) == (1, 1)
     assert acl.mdl.get_input_dims(desc, 0) == ({"name": "x", "dimCount": 2, "dims": [-1, 3]}, 0)
@@ -396,7 +396,7 @@ def test_a_run_with_a_handle(tmp_path: Path) -> None:
     assert acl.mdl.destroy_exec_config_handle(handle) == Code.INVALID_PARAM
 
 
-def test_data_sets_tell_their_buffers(tmp_path: Path) -> None:
+def test_data_sets_list_their_buffers(tmp_path: Path) -> None:
     x = numbers(2, 3)
     dataset = _dataset_of(x)
     buffer = acl.mdl.get_dataset_buffer(dataset, 0)

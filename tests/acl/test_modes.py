@@ -158,7 +158,7 @@ def test_statistics_are_text_with_a_zero_byte(dump: Path, tmp_path: Path) -> Non
         assert {row["Input/Output"] for row in rows} == {"Input", "Output"}
 
 
-def test_a_long_name_is_told_in_mapping_csv_which_is_appended_to(dump: Path, tmp_path: Path) -> None:
+def test_a_long_name_is_reported_in_mapping_csv_which_is_appended_to(dump: Path, tmp_path: Path) -> None:
     path = write_small(tmp_path)
     model = onnx.load(path)
     model.graph.node[0].name = "n" * 300

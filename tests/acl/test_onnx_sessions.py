@@ -73,7 +73,7 @@ def test_a_plan_is_taken_as_it_is_and_keywords_replace_its_fields(dump: Path, tm
     assert len(dump_files(dump)) == 2
 
 
-def test_what_the_config_names_and_the_model_lacks_is_said(dump: Path, tmp_path: Path) -> None:
+def test_what_the_config_names_and_the_model_lacks_is_reported(dump: Path, tmp_path: Path) -> None:
     path = write_small(tmp_path)
     entries: list[dict[str, Any]] = [{"model_name": "smal"}, {"model_name": "small", "layer": ["first", "thrid"]}]
     with opdump.onnx.session(path, dump_path=str(dump), dump_list=entries) as model:
@@ -163,7 +163,7 @@ def test_a_session_that_is_over_runs_no_more(dump: Path) -> None:
     assert model.runs == 1
 
 
-def test_sessions_of_one_second_are_told_apart_by_their_number(dump: Path) -> None:
+def test_sessions_of_one_second_are_distinguished_by_their_number(dump: Path) -> None:
     for _ in range(2):
         with opdump.onnx.session(small_model(), dump_path=str(dump), dump_list=[{}]) as model:
             model.run(None, {"x": numbers(2, 3)})
@@ -192,7 +192,7 @@ def test_sessions_of_one_second_are_told_apart_by_their_number(dump: Path) -> No
         ),
     ],
 )
-def test_each_name_that_matches_nothing_is_told_with_the_nearest(
+def test_each_name_that_matches_nothing_is_reported_with_the_nearest(
     entry: dict[str, Any], text: str, dump: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_small(tmp_path)

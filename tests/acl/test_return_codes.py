@@ -224,7 +224,7 @@ _SCENES: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", _SCENES)
-def test_get_path_tells_the_path_of_what_is_on(name: str, dump: Path, tmp_path: Path) -> None:
+def test_get_path_returns_the_path_of_the_active_dump(name: str, dump: Path, tmp_path: Path) -> None:
     keys, own = _SCENES[name]
     ok(acl.init(str(config(tmp_path, dump, **keys))))
     found = {kind: acl.dump.get_path(kind) for kind in range(7)}

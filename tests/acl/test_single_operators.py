@@ -142,7 +142,7 @@ def test_a_model_of_one_node_is_taken_by_its_name(dump: Path, tmp_path: Path) ->
     ok(acl.op.load(acl.util.bytes_to_ptr(data), len(data)))
 
 
-def test_operators_that_there_are_not(tmp_path: Path) -> None:
+def test_operators_that_do_not_exist(tmp_path: Path) -> None:
     x, y = numbers(3), np.zeros(3, np.float32)
     assert _run("Relu", [x], [y]) == Code.UNINITIALIZE
     ok(acl.init())

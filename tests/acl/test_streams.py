@@ -27,7 +27,7 @@ def _in_a_thread(function: Callable[[], Any]) -> Any:
 # ------------------------------------------------------------------------------------------------------------- contexts
 
 
-def test_a_thread_without_a_context_is_told_how_to_get_one() -> None:
+def test_a_thread_without_a_context_gets_an_error_with_the_call_that_makes_one() -> None:
     assert acl.rt.get_context() == (0, Code.CONTEXT_NULL) == (0, 107002)
     assert "acl.rt.set_device" in acl.get_recent_err_msg()
 
@@ -63,7 +63,7 @@ def test_every_thread_has_a_context_of_its_own() -> None:
     assert ok(acl.rt.get_context()) == own
 
 
-def test_a_device_that_there_is_not() -> None:
+def test_a_device_that_does_not_exist() -> None:
     for call in (acl.rt.set_device, acl.rt.reset_device, acl.rt.reset_device_force):
         assert call(3) == Code.INVALID_DEVICE_ID
     assert acl.rt.create_context(3) == (0, Code.INVALID_DEVICE_ID)
@@ -239,7 +239,7 @@ def test_process_report_without_a_subscription_says_so() -> None:
     assert acl.rt.process_report(0) == acl.rt.process_report(-2) == Code.INVALID_PARAM
 
 
-def test_what_a_callback_raises_leaves_process_report_and_is_told_by_stop_thread(
+def test_what_a_callback_raises_leaves_process_report_and_is_raised_by_stop_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(_: object) -> None:

@@ -15,7 +15,7 @@ from tests.acl.program import numbers, ok
 _NO_SUCH = 5
 
 
-def test_tensor_descriptions_tell_what_they_were_made_of() -> None:
+def test_tensor_descriptions_name_what_they_were_made_of() -> None:
     desc = acl.create_tensor_desc(9, [2, -1, 3], 2)
     assert acl.get_tensor_desc_type(desc) == 9
     assert acl.get_tensor_desc_format(desc) == 2
@@ -56,7 +56,7 @@ def test_shape_and_format_of_a_description_are_changed() -> None:
     assert acl.get_tensor_desc_size(desc) == 80
 
 
-def test_what_is_no_description_has_nothing_to_tell() -> None:
+def test_what_is_no_description_has_nothing_to_report() -> None:
     assert (
         acl.create_tensor_desc(5, [1], 2)
         == acl.create_tensor_desc(0, [1], 99)
@@ -70,7 +70,7 @@ def test_what_is_no_description_has_nothing_to_tell() -> None:
     assert acl.get_tensor_desc_dim_v2(_NO_SUCH, 0) == (0, Code.INVALID_PARAM)
 
 
-def test_a_buffer_tells_its_memory_and_gets_other_memory() -> None:
+def test_a_buffer_returns_its_memory_and_can_be_given_other_memory() -> None:
     one, two = numbers(4), numbers(8)
     buffer = acl.create_data_buffer(one.ctypes.data, one.nbytes)
     assert (acl.get_data_buffer_addr(buffer), acl.get_data_buffer_size(buffer)) == (one.ctypes.data, 16)

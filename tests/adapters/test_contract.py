@@ -51,13 +51,13 @@ def _left_out(tests: type[AdapterTests]) -> set[str]:
 def test_tests_of_what_an_adapter_lacks_are_left_out() -> None:
     assert _left_out(_Small) == {
         "test_an_inplace_operator_keeps_its_true_input",
-        "test_a_view_is_listed_and_leaves_no_data",
-        "test_overflow_mode_files_the_operator_that_overflows_alone",
-        "test_exception_mode_files_what_the_operator_that_fails_had_read",
+        "test_a_view_is_listed_without_data",
+        "test_overflow_mode_records_only_the_operator_that_overflows",
+        "test_exception_mode_records_the_inputs_of_the_operator_that_fails",
     }
     assert _left_out(_WithViews) == {
         "test_an_inplace_operator_keeps_its_true_input",
-        "test_exception_mode_files_what_the_operator_that_fails_had_read",
+        "test_exception_mode_records_the_inputs_of_the_operator_that_fails",
     }
 
 

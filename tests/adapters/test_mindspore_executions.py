@@ -77,7 +77,7 @@ def test_what_comes_into_an_earlier_iteration_is_not_lost(tmp_path: Path) -> Non
     again.close()
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     executions = Executions(tmp_path, 0)
     leave(tmp_path, 0, "Exp", 1000, 1)
     next((tmp_path / "Net/0/0").glob("*output*")).write_bytes(b"")

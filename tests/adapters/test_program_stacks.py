@@ -46,7 +46,7 @@ def test_a_recursion_has_a_line_for_each_call() -> None:
     assert own(ProgramStacks([]).running(frame)) == [(1, "<lambda>")] * 3 + [(2, "<module>")]
 
 
-def test_equal_stacks_are_one_object_whoever_has_kept_them() -> None:
+def test_equal_stacks_are_one_object() -> None:
     stacks = ProgramStacks([])
     frames = [frame_of("def inner():\n    return here()\nframe = inner()") for _ in range(2)]
     first, second = map(stacks.running, frames)
@@ -79,7 +79,7 @@ def alive(make: Callable[[], object]) -> bool:
     return made() is not None
 
 
-def test_stacks_go_with_who_has_them() -> None:
+def test_stacks_are_released_with_their_records() -> None:
     def used() -> ProgramStacks:
         stacks = ProgramStacks([])
         assert stacks.running(sys._getframe())

@@ -125,7 +125,7 @@ TABLE: list[tuple[str, dict[str, Any], dict[str, Any], int, dict[str, int], str,
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
-def test_the_reason_that_is_true_is_told(row: tuple[Any, ...]) -> None:
+def test_the_reason_that_is_true_is_reported(row: tuple[Any, ...]) -> None:
     _, fields, around, executed, skipped, reason, is_gap = row
     plan = DumpPlan(path=Path("dump"), **fields)
     nothing = explain_empty_capture(plan, ProgramFacts(**around), executed=executed, skipped=skipped)

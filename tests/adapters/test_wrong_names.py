@@ -266,7 +266,7 @@ def _assert_speaks_its_own(dialect: str, texts: list[str]) -> None:
 @pytest.mark.sampled(3, each="framework")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", CASES)
-def test_the_end_tells_the_nearest_names_and_the_true_reason_in_the_words_of_the_file(
+def test_the_end_names_the_nearest_names_and_the_true_reason_with_the_keys_of_the_file(
     name: str, framework: str, tmp_path: Path
 ) -> None:
     case = CASES[name]
@@ -332,7 +332,7 @@ class Unused(Net):
 
 
 @pytest.mark.parametrize("dialect", MARKS)
-def test_marks_that_count_for_nothing_are_told(dialect: str, tmp_path: Path) -> None:
+def test_marks_that_count_for_nothing_are_reported(dialect: str, tmp_path: Path) -> None:
     keys, told = MARKS[dialect]
     with opdump.capture(_config(Case(dialect, keys), tmp_path), framework="torch") as dump:
         net = Unused()
@@ -343,7 +343,7 @@ def test_marks_that_count_for_nothing_are_told(dialect: str, tmp_path: Path) -> 
     assert any(told in warning for warning in dump.report.warnings), dump.report.warnings
 
 
-def test_a_mark_in_which_nothing_ran_is_told(tmp_path: Path) -> None:
+def test_a_mark_in_which_nothing_ran_is_reported_at_the_end(tmp_path: Path) -> None:
     net = Unused()
     with opdump.capture(_config(Case("mindspore", {"dump_mode": 2}), tmp_path), framework="torch") as dump:
         opdump.set_dump(net)
@@ -356,7 +356,7 @@ def test_a_mark_in_which_nothing_ran_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", [{}, {"config": True}])
-def test_a_name_that_the_program_watches_is_told_as_that(keys: dict[str, Any], tmp_path: Path) -> None:
+def test_a_name_that_the_program_watches_is_reported_as_that(keys: dict[str, Any], tmp_path: Path) -> None:
     config = _config(Case("acl", _entry(model_name="Net")), tmp_path) if keys else None
     settings: dict[str, Any] = {} if keys else {"path": tmp_path}
     with opdump.capture(config, framework="torch", watch="conv_1", **settings) as dump:

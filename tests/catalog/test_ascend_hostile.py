@@ -134,14 +134,14 @@ class TestMapping:
         assert sorted(names) == ["good", "net/long"]
         assert "does not list it" in problems[0]
 
-    def test_a_row_that_names_no_dump_file_is_told(self, place: Path) -> None:
+    def test_a_row_that_names_no_dump_file_is_reported(self, place: Path) -> None:
         add_dump_file(place, "123456", "net/long")
         (place / "mapping.csv").write_text("123456,passwd\n")
         _, names, problems = read(place)
         assert sorted(names) == ["good", "net/long"]
         assert "gives it the name 'passwd'" in problems[0]
 
-    def test_a_row_that_leads_out_is_told_and_not_followed(self, place: Path) -> None:
+    def test_a_row_that_leads_out_is_reported_and_not_followed(self, place: Path) -> None:
         add_dump_file(place, "123456", "net/long")
         (place / "mapping.csv").write_text("123456,../../../../etc/passwd\n")
         _, names, problems = read(place)
@@ -156,7 +156,7 @@ class TestMapping:
         assert problems == []
         assert [op.occurrence for op in catalog.ops()] == [0, 1]
 
-    def test_a_table_too_large_is_told(self, place: Path) -> None:
+    def test_a_table_too_large_is_reported(self, place: Path) -> None:
         (place / "mapping.csv").touch()
         os.truncate(place / "mapping.csv", 1 << 40)
         _, names, problems = read(place)
@@ -172,7 +172,7 @@ def test_a_damaged_statistic_csv_leaves_the_files(place: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_told(place: Path) -> None:
+def test_what_may_not_be_read_is_reported(place: Path) -> None:
     add_dump_file(place, BAD, "bad").chmod(0)
     (place.parent / "1").mkdir(mode=0)
     _, names, problems = read(place)
@@ -180,7 +180,7 @@ def test_what_may_not_be_read_is_told(place: Path) -> None:
     assert len(problems) == 2
 
 
-def test_a_name_that_is_no_text_is_told(place: Path) -> None:
+def test_a_name_that_is_no_text_is_reported(place: Path) -> None:
     Path(os.fsdecode(os.fsencode(place) + b"/Add.\xff.1.2.3")).write_bytes(b"x")
     _, names, problems = read(place)
     assert names == ["good"]
@@ -214,7 +214,7 @@ def test_a_time_stamp_of_any_length_is_borne(tmp_path: Path) -> None:
     assert len(catalog.runs) == 1
 
 
-def test_a_npy_file_that_lies_about_its_shape_is_told(place: Path) -> None:
+def test_a_npy_file_that_lies_about_its_shape_is_reported(place: Path) -> None:
     array = add_npy(place, f"Add.bad.1.5.{STAMP}.output.0.ND.npy", np.ones(1))
     array.write_bytes(array.read_bytes().replace(b"(1,)", b"(9,)"))
     _, _, problems = read(place)

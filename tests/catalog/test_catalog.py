@@ -73,7 +73,7 @@ def test_an_operator_is_found_by_its_full_name_or_its_last_part(dump: Path) -> N
     assert catalog.op(name, step=7, occurrence=2).op.occurrence == 2
 
 
-def test_a_name_that_is_not_there_gets_the_nearest(dump: Path) -> None:
+def test_a_name_that_does_not_exist_gets_the_nearest(dump: Path) -> None:
     with pytest.raises(NotInDumpError, match=r"'MatMul-op9' in step 7.*Default/network-Net/loop-Body/MatMul-op90"):
         open_dump(dump).op("MatMul-op9", step=7)
     with pytest.raises(NotInDumpError, match="no operator was recorded there"):
@@ -147,7 +147,7 @@ def _run_mindspore_again(rank: Path, step: int, microseconds: int) -> None:
 
 
 @pytest.mark.parametrize("steps", [(0, 1), (1,), (0,)])
-def test_two_runs_of_mindspore_are_told_apart(steps: tuple[int, ...], tmp_path: Path) -> None:
+def test_two_runs_of_mindspore_are_distinguished(steps: tuple[int, ...], tmp_path: Path) -> None:
     dump = archives.unpack("net_basic", tmp_path).dump
     assert dump is not None
     once = list(open_dump(dump))
@@ -234,7 +234,7 @@ def test_statistics_of_a_dump_without_index_are_those_of_the_csv(dump: Path) -> 
     assert record.dtype == "int64"
 
 
-def test_a_dump_of_statistics_alone_opens_without_index(tmp_path: Path) -> None:
+def test_a_dump_of_only_statistics_opens_without_index(tmp_path: Path) -> None:
     file_steps(DumpPlan(path=tmp_path, saved_data="statistic", layout="mindspore-2.10"), [sample_step(2)])
     (tmp_path / "rank_0/.dump_metadata/index.sqlite").unlink()
     catalog = open_dump(tmp_path)
@@ -383,7 +383,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_told_and_the_rest_is_read(name: str, tmp_path: Path) -> None:
+def test_damage_is_reported_and_the_rest_is_read(name: str, tmp_path: Path) -> None:
     dump = archives.unpack("net_basic", tmp_path).dump
     assert dump is not None
     rank = dump / "rank_0"
@@ -414,7 +414,7 @@ def _error_of(record: TensorRecord) -> CorruptDumpError | None:
     return None
 
 
-def test_strange_entries_are_left_alone(dump: Path) -> None:
+def test_strange_entries_are_left_unchanged(dump: Path) -> None:
     expected = list(open_dump(dump))
     rank = dump / "rank_0"
     (rank / "Net/0/0/notes.txt").write_text("")

@@ -85,7 +85,7 @@ def test_the_filters_are_those_of_tensors(kind: str, catalog: Catalog) -> None:
         getattr(catalog, f"to_{kind}")("no-such-operator")
 
 
-def test_numbers_are_numbers_and_polars_tells_nan_from_missing(catalog: Catalog) -> None:
+def test_numbers_are_numbers_and_polars_distinguishes_nan_from_missing(catalog: Catalog) -> None:
     frame, other = catalog.to_polars(), catalog.to_pandas()
     assert frame.schema["max"] == pl.Float64
     assert frame.schema["line"] == frame.schema["nan count"] == pl.Int64
@@ -114,7 +114,7 @@ def test_a_shape_that_no_tensor_has_is_a_row_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
-def test_a_package_that_is_not_there_is_named_with_what_to_type(
+def test_a_package_that_does_not_exist_is_named_with_what_to_type(
     kind: str, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, kind, None)

@@ -279,7 +279,7 @@ def test_a_parameter_is_found_by_the_name_that_made_by_has(tmp_path: Path) -> No
     assert catalog.op("Parameter.0.weight").op.op_name == "0.weight"
 
 
-def test_a_name_that_is_not_there_is_still_an_error(tmp_path: Path) -> None:
+def test_a_name_that_does_not_exist_is_still_an_error(tmp_path: Path) -> None:
     torch_mindspore(tmp_path)
     shown = CliRunner().invoke(show, [str(tmp_path), "--op", "Parameter.7.weight"])
     assert shown.exit_code != 0

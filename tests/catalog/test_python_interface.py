@@ -68,7 +68,7 @@ def test_the_filters_of_ops_hold_together(catalog: Catalog) -> None:
     assert list(catalog.at_source("model.py:7")) == list(catalog.ops(source="model.py:7"))
 
 
-def test_a_name_that_means_nothing_is_said_at_once(catalog: Catalog) -> None:
+def test_a_name_that_means_nothing_is_reported_at_once(catalog: Catalog) -> None:
     with pytest.raises(NotInDumpError, match=r"'MatMul-op91' in step 7.*the nearest are .*MatMul-op90"):
         catalog.ops("MatMul-op91", step=7)
     with pytest.raises(ConfigError):

@@ -30,7 +30,7 @@ def test_after_a_kill_finished_steps_are_complete_and_the_next_run_works(places:
         assert found.counts["kills"] == _KILLS
 
 
-def test_faults_of_the_system_are_told_and_cost_the_training_nothing(places: list[Place]) -> None:
+def test_faults_of_the_system_are_reported_and_cost_the_training_nothing(places: list[Place]) -> None:
     for number, name in enumerate(name for name in FAULTS if name not in _LONG):
         found = meet(places[number % len(places)], name)
         assert not found.wrong, "\n".join(found.wrong)

@@ -117,7 +117,7 @@ def unusual_operators_alone(
             yield execution
 
 
-def test_of_a_usual_step_the_checks_are_told_nothing(tmp_path: Path) -> None:
+def test_a_usual_step_is_not_passed_to_the_checks(tmp_path: Path) -> None:
     program = [operator("relu", 0, gives()), operator("zeros_like", 1, gives()), operator("Parameter", 2, gives())]
     write(tmp_path / "dump", program, [["usual"] * 3, ["usual", "zeros", "usual"]])
     catalog, chosen = opdump.open(tmp_path / "dump"), ChosenOperators(Thresholds())

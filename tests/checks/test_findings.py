@@ -90,7 +90,7 @@ def brief(findings: list[Finding]) -> list[tuple[str, str | None, bool, bool]]:
     return [(each.check, each.io, each.origin, each.inherited) for each in findings]
 
 
-def test_the_first_operator_that_makes_an_inf_is_the_origin_and_who_reads_it_inherits() -> None:
+def test_the_first_operator_that_makes_an_inf_is_the_origin_and_its_readers_inherit() -> None:
     checks = Checks(Thresholds())
     exp, add, log = op("exp"), op("add"), op("log")
     assert brief(checks.findings(exp, [tensor(exp, "input", 1), tensor(exp, "output", INF)])) == [
@@ -115,7 +115,7 @@ def test_a_mask_of_inf_and_what_it_makes_of_scores_is_no_finding() -> None:
     assert brief(found) == [("nan", "output", True, False)]
 
 
-def test_an_infinity_that_is_no_mask_is_told_and_is_no_origin() -> None:
+def test_an_infinity_that_is_no_mask_is_reported_and_is_no_origin() -> None:
     checks = Checks(Thresholds())
     fill = op("masked_fill", arguments={"value": {"float": "inf"}})
     found = checks.findings(fill, [tensor(fill, "input", 1), tensor(fill, "output", INF)])

@@ -245,7 +245,7 @@ def test_an_infinity_of_a_division_is_the_origin(tmp_path: Path) -> None:
     assert told[1] == ("inf", "div", True)
 
 
-def test_a_batch_of_zeros_is_told(tmp_path: Path) -> None:
+def test_a_batch_of_zeros_is_reported(tmp_path: Path) -> None:
     network, some, none = nn.Linear(4, 2), torch.randn(3, 4), torch.zeros(3, 4)
     with opdump.capture(path=tmp_path, saved_data="statistic"), torch.no_grad():
         network(some)

@@ -183,7 +183,7 @@ def test_bad_data_of_a_later_step_is_no_history_of_one_before(tmp_path: Path, gi
     assert [bool(each.given) for each in found.histories] == [False, True]
 
 
-def test_what_backward_kills_is_told_of_its_phase(tmp_path: Path) -> None:
+def test_what_backward_kills_is_reported_for_its_phase(tmp_path: Path) -> None:
     def program() -> None:
         x = torch.tensor([1.0, -1.0], requires_grad=True)
         y = x.clamp(min=0.0)

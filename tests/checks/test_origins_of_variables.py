@@ -96,7 +96,7 @@ def test_an_assignment_of_a_finite_number_is_no_overflow() -> None:
     assert told(assigned, read(1)) == ["", "a variable (read by add/ReadVariableOp)"]
 
 
-def test_a_number_that_the_program_gives_to_a_variable_is_told_in_the_steps_that_read_it() -> None:
+def test_a_number_that_the_program_gives_to_a_variable_is_reported_in_the_steps_that_read_it() -> None:
     given = [execution("AssignVariableOp", "rate/AssignVariableOp", 0, {("input", 1): (math.inf, "")})]
     assert told(given, read(1)) == ["rate/AssignVariableOp", "rate/AssignVariableOp (in step 0)"]
 

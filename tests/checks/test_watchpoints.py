@@ -249,7 +249,7 @@ def test_a_weight_is_not_changed_where_numpy_calls_it_close(change: float, rtol:
         assert found[0].parameters[0].actual == pytest.approx(change)
 
 
-def test_one_satisfied_parameter_is_enough_and_only_those_are_told() -> None:
+def test_one_satisfied_parameter_is_enough_and_only_those_are_reported() -> None:
     (hit,) = hits("tensor_too_large max_gt=2 min_gt=5 mean_gt=0.1", NOW)
     assert [each.name for each in hit.parameters] == ["max_gt", "mean_gt"]
     assert hit.text == "max 3 > 2, mean 0.625 > 0.1"
@@ -459,7 +459,7 @@ def test_a_watchpoint_may_be_for_some_operators_alone(operators: str, count: int
         ("tensor_range range_start_inclusive=3 range_end_inclusive=2 max_min_lt=1", "the range is from 3 to 2"),
     ],
 )
-def test_what_cannot_be_used_is_told_with_what_can(text: str, message: str) -> None:
+def test_what_cannot_be_used_is_reported_with_what_can(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         watchpoints_of([text])
 

@@ -55,7 +55,7 @@ def broken(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_run_that_did_not_end_is_told_where_each_of_its_steps_is_whole(tmp_path: Path) -> None:
+def test_a_run_that_did_not_end_is_reported_if_each_of_its_steps_is_complete(tmp_path: Path) -> None:
     for number, totals in enumerate((None, {"executed": 1})):
         plan = DumpPlan(path=tmp_path / str(number), layout="mindspore-2.3")
         writer = new_writer(plan)
@@ -75,7 +75,7 @@ def rows(done: Result) -> list[list[str]]:
     return [line.split() for line in table.splitlines()[1:] if line.startswith(" ")]
 
 
-def test_the_table_tells_operator_tensor_and_what_was_found(broken: Path) -> None:
+def test_the_table_has_operator_tensor_and_finding(broken: Path) -> None:
     done = check(broken)
     told = [(row[2], row[3], row[4], " ".join(row[7:])) for row in rows(done)]
     assert told == [
@@ -98,7 +98,7 @@ def test_json_has_the_same(broken: Path) -> None:
     assert (said["tensors"], said["unknown"], said["problems"]) == (10, 0, [])
 
 
-def test_nothing_found_is_said_and_ends_with_0(tmp_path: Path) -> None:
+def test_nothing_found_is_reported_and_ends_with_0(tmp_path: Path) -> None:
     dump(tmp_path / DEVICE, "Add", 1, half(1, 2), half(3, 4))
     done = check(tmp_path, "--emit-config", tmp_path / "acl.json")
     assert done.output.splitlines() == [

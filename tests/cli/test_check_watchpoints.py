@@ -61,7 +61,7 @@ def test_a_hit_ends_with_one_and_none_with_zero(trained: Path) -> None:
     assert "weight_not_changed: 2 tensors of step 0 not checked: no tensor of the previous step" in clean.output
 
 
-def test_what_statistics_do_not_tell_is_counted_once_for_a_condition(trained: Path) -> None:
+def test_what_statistics_cannot_decide_is_counted_once_for_a_condition(trained: Path) -> None:
     watch = "tensor_range range_start_inclusive=-1 range_end_inclusive=1 range_percentage_gt=60"
     done = check(trained / "statistic", watch, "weight_change_too_large abs_mean_update_ratio_gt=0.9")
     needing = [line for line in done.output.splitlines() if line.endswith("needs values; record them with --full")]
@@ -96,7 +96,7 @@ def test_a_watchpoint_that_finds_nothing_to_look_at_says_so_unless_it_is_recomme
     assert printed["watchpoints"] == [{"text": "tensor_overflow op=Tan", "tensors": 0}]
 
 
-def test_a_wrong_watchpoint_is_told_with_the_nearest(trained: Path) -> None:
+def test_a_wrong_watchpoint_is_reported_with_the_nearest(trained: Path) -> None:
     done = check(trained / "full", "weight_overflows")
     assert done.exit_code == 2
     assert "nearest: 'weight_overflow'" in done.output

@@ -112,7 +112,7 @@ def key(record: TensorRecord) -> tuple[object, ...]:
     return record.op.step, record.op.graph_id, record.op.op_name, record.op.occurrence, record.io, record.slot
 
 
-def test_operators_know_their_line_their_order_and_who_made_what_they_read(tmp_path: Path) -> None:
+def test_operators_know_their_line_their_order_and_the_makers_of_their_inputs(tmp_path: Path) -> None:
     dump = dump_of("all_lenet", tmp_path)
     assert complete(dump).exit_code == 0
     catalog = open_dump(dump)
@@ -157,7 +157,7 @@ def test_bfloat16_becomes_readable(tmp_path: Path) -> None:
     assert record.dtype == "bfloat16"
 
 
-def test_executions_of_a_loop_are_told_apart(tmp_path: Path) -> None:
+def test_executions_of_a_loop_are_distinguished(tmp_path: Path) -> None:
     dump = dump_of("ms270_net_ctl", tmp_path)
     by_files = sorted(key(record) for record in open_dump(dump).tensors())
     assert any(occurrence for _, _, _, occurrence, _, _ in by_files)
@@ -216,7 +216,7 @@ def facts(record: TensorRecord) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("name", ["net_complex64", "net_py_basic", "param_by_regex"])
-def test_a_dump_without_tensors_is_told(name: str, tmp_path: Path) -> None:
+def test_a_dump_without_tensors_is_reported(name: str, tmp_path: Path) -> None:
     dump = dump_of(name, tmp_path)
     before = contents(dump)
     done = complete(dump)
@@ -265,7 +265,7 @@ def test_a_copy_leaves_the_dump_as_it_was(tmp_path: Path) -> None:
     assert complete(dump, "-o", tmp_path / "out").exit_code == 1
 
 
-def test_a_damaged_file_is_told_and_the_rest_completed(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_and_the_rest_completed(tmp_path: Path) -> None:
     dump = dump_of("net_basic", tmp_path)
     files = sorted(dump.rglob("*.npy"))
     files[0].chmod(0o600)
@@ -280,7 +280,7 @@ def test_a_damaged_file_is_told_and_the_rest_completed(tmp_path: Path) -> None:
     assert any(files[0].name in str(problem) for problem in catalog.problems)
 
 
-def test_a_dump_that_opdump_captured_is_left_alone(tmp_path: Path) -> None:
+def test_a_dump_that_opdump_captured_is_left_unchanged(tmp_path: Path) -> None:
     file_steps(DumpPlan(path=tmp_path), [sample_step(0)])
     before = contents(tmp_path)
     done = complete(tmp_path)

@@ -97,7 +97,7 @@ def test_a_wrong_command_line_ends_with_2_and_writes_nothing(options: list[str],
     assert (done.exit_code, (tmp_path / "out").exists()) == (2, False)
 
 
-def test_one_tensor_can_be_chosen_and_a_missing_one_is_told(tmp_path: Path) -> None:
+def test_one_tensor_can_be_chosen_and_a_missing_one_is_reported(tmp_path: Path) -> None:
     source = dump(tmp_path / "in", NAME, *(tensor(np.full(2, slot, np.int8), slot=slot) for slot in range(3)))
     assert convert(source, "-o", tmp_path / "out", "--output", "1").exit_code == 0
     assert list(tree(tmp_path / "out")) == [f"{NAME}.output.1.npy"]

@@ -65,7 +65,7 @@ def _run(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_check_and_show_tell_of_a_file_that_is_cut_off(layout: str, dumps: Path) -> None:
+def test_check_and_show_report_a_file_that_is_cut_off(layout: str, dumps: Path) -> None:
     root = dumps / layout
     for arguments in (["check"], ["show"], ["show", "--op", "exp"]):
         assert _run(arguments[0], str(root), *arguments[1:]).exit_code == 0

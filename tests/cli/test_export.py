@@ -108,7 +108,7 @@ def test_a_part_can_be_asked_for(dump: Path, tmp_path: Path, options: list[str],
         (["-o", "nowhere/table.parquet"], "its directory does not exist"),
     ],
 )
-def test_what_is_not_there_is_said_and_leaves_no_file(
+def test_what_is_not_there_is_reported_and_leaves_no_file(
     dump: Path, tmp_path: Path, options: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -118,7 +118,7 @@ def test_what_is_not_there_is_said_and_leaves_no_file(
     assert sorted(os.listdir(tmp_path)) == ["dump"]
 
 
-def test_a_damaged_file_is_told_and_the_rest_is_exported(dump: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_and_the_rest_is_exported(dump: Path, tmp_path: Path) -> None:
     whole = open_dump(str(dump)).to_polars().height
     (dump / "rank_0/.dump_metadata/index.sqlite").write_bytes(b"nothing")
     file = tmp_path / "rest.parquet"
@@ -129,7 +129,7 @@ def test_a_damaged_file_is_told_and_the_rest_is_exported(dump: Path, tmp_path: P
     assert 0 < pl.read_parquet(file).height <= whole
 
 
-def test_json_tells_the_file(dump: Path, tmp_path: Path) -> None:
+def test_json_names_the_file(dump: Path, tmp_path: Path) -> None:
     file = tmp_path / "table.parquet"
     found = json.loads(export(dump, "-o", file, "--json").stdout)
     assert mistakes("export", found) == []

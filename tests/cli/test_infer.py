@@ -127,7 +127,7 @@ def test_a_relative_dump_path_lies_under_the_current_directory(tmp_path: Path, d
     assert dump_files(dump)
 
 
-def test_nothing_dumped_is_said(dump: Path, tmp_path: Path) -> None:
+def test_nothing_dumped_is_reported(dump: Path, tmp_path: Path) -> None:
     write_small(tmp_path, "net.onnx")
     config(tmp_path, dump, dump_list=[{"model_name": "another"}])
     ended = opdump("infer", "net.onnx", "-c", "acl.json", cwd=tmp_path)
@@ -158,7 +158,7 @@ def test_a_run_that_fails_ends_with_1_and_its_node_is_on_disk(dump: Path, tmp_pa
     assert list((dump / "extra-info" / "data-dump" / "0").glob("exception_info.*"))
 
 
-def test_an_operator_that_overflows_is_dumped_and_none_is_said(dump: Path, tmp_path: Path) -> None:
+def test_an_operator_that_overflows_is_dumped_and_none_is_reported(dump: Path, tmp_path: Path) -> None:
     write_small(tmp_path, "net.onnx")
     config(tmp_path, dump, dump_list=None, dump_mode=None, dump_debug="on")
     np.save(tmp_path / "x.npy", np.full((2, 3), 3e38, np.float32))
@@ -239,7 +239,7 @@ _WRONG: dict[str, tuple[list[str], int, str]] = {
 
 
 @pytest.mark.parametrize("name", _WRONG)
-def test_what_cannot_be_done_is_said_and_leaves_nothing(name: str, dump: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_reported_and_leaves_nothing(name: str, dump: Path, tmp_path: Path) -> None:
     write_small(tmp_path, "net.onnx")
     _write(tmp_path / "text.onnx", onnx.TensorProto.STRING, (1,))
     config(tmp_path, dump)

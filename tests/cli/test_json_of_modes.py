@@ -64,7 +64,7 @@ def test_the_shapes_hold_over_a_dump_of_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["tensors", "asynchronous, whole files", "acl"])
-def test_the_shapes_hold_over_files_that_are_cut_off_and_they_are_told(mode: str, tmp_path: Path) -> None:
+def test_the_shapes_hold_over_files_that_are_cut_off_and_they_are_reported(mode: str, tmp_path: Path) -> None:
     _train(tmp_path / "dump", mode)
     dumped = (
         path

@@ -48,7 +48,7 @@ def test_json_is_whole_without_a_limit(several: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 20, 100_000])
-def test_a_limit_is_told_and_whether_there_is_more(limit: int, several: Path) -> None:
+def test_a_limit_is_reported_and_whether_there_is_more(limit: int, several: Path) -> None:
     found = printed("show", several, "--limit", str(limit))
     assert mistakes("show", found) == []
     assert found["limit"] == limit
@@ -71,7 +71,7 @@ def test_findings_conversions_and_overflows_have_their_shapes(several: Path, tmp
     assert mistakes("overflow", printed("overflow", tmp_path / "in")) == []
 
 
-def test_an_earlier_run_is_told_of_and_can_be_seen(tmp_path: Path) -> None:
+def test_an_earlier_run_is_reported_and_can_be_shown(tmp_path: Path) -> None:
     for number in range(2):
         file_steps(DumpPlan(path=tmp_path, saved_data="full"), [sample_step(step) for step in range(2 - number)])
     told = CliRunner().invoke(main, ["show", str(tmp_path)])

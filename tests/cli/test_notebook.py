@@ -114,7 +114,7 @@ def test_options_are_those_of_the_command_line_and_the_catalog_has_a_name(notebo
     assert "NoElementsError" in _error(notebook["statistics alone"])
 
 
-def test_an_error_of_a_cell_has_the_lines_of_the_cell_alone_and_comes_after_the_report(
+def test_an_error_of_a_cell_has_only_the_lines_of_the_cell_and_comes_after_the_report(
     notebook: dict[str, Any],
 ) -> None:
     outputs = notebook["fails"]

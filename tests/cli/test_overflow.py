@@ -62,7 +62,7 @@ def test_nothing_overflowed_is_no_error(tmp_path: Path) -> None:
     assert (done.output, done.exit_code) == ("nothing overflowed (0 overflow files found)\n", 0)
 
 
-def test_a_damaged_file_is_told_and_ends_with_1(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_and_ends_with_1(tmp_path: Path) -> None:
     bad = dumped(tmp_path) / f"Opdebug.Node_OpDebug.60.{TIME}"
     bad.write_bytes(b"\0" * 8)
     done = overflow(tmp_path)

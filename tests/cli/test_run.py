@@ -254,7 +254,7 @@ FULL_DISK = "import resource, torch._dynamo\nresource.setrlimit(resource.RLIMIT_
         (FULL_DISK, "cannot be written ("),
     ],
 )
-def test_what_opdump_cannot_do_is_said_in_its_own_words(tmp_path: Path, beginning: str, said: str) -> None:
+def test_what_opdump_cannot_do_is_reported_in_its_own_words(tmp_path: Path, beginning: str, said: str) -> None:
     (tmp_path / "train.py").write_text(beginning + TRAIN)
     done = opdump_anew("run", "--on-error", "stop", "-c", write_config(tmp_path).name, "train.py", cwd=tmp_path)
     assert done.returncode == 1
@@ -284,7 +284,7 @@ def test_a_script_whose_dump_is_lost_runs_to_its_end(tmp_path: Path, ending: str
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_slow_kernels_are_told_once_unless_they_were_asked_for(tmp_path: Path, asked: bool) -> None:
+def test_slow_kernels_are_reported_once_unless_they_were_asked_for(tmp_path: Path, asked: bool) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     missing = (
         "import sys; sys.modules['opdump.kernels._native'] = None; from opdump.commands import main; main(sys.argv[1:])"

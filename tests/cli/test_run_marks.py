@@ -137,7 +137,7 @@ def test_marks_in_the_script_count(marks: str, expected: set[str], tmp_path: Pat
         assert not kinds & {"convolution", "relu", "convolution_backward"}
 
 
-def test_a_script_that_marks_nothing_is_told_and_strict_is_an_error(tmp_path: Path) -> None:
+def test_a_script_that_marks_nothing_is_reported_and_strict_is_an_error(tmp_path: Path) -> None:
     _sample_config(tmp_path)
     (tmp_path / "train.py").write_text(ALEXNET.replace("MARKS", ""))
     done = opdump("run", "-c", "data_dump.json", "train.py", cwd=tmp_path)
@@ -146,7 +146,7 @@ def test_a_script_that_marks_nothing_is_told_and_strict_is_an_error(tmp_path: Pa
     assert "opdump.set_dump(net)" in done.stderr
 
 
-def test_marks_without_any_capture_are_told_when_the_program_ends(tmp_path: Path) -> None:
+def test_marks_without_any_capture_are_reported_when_the_program_ends(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ALEXNET.replace("MARKS", "set_dump(net)"))
     done = python("train.py", cwd=tmp_path)
     assert done.returncode == 0

@@ -161,7 +161,7 @@ def test_a_mask_is_no_finding_and_what_comes_of_a_row_of_it_is(tmp_path: Path) -
     assert lines[-2].startswith("opdump: first NaN: step 0, aten::_softmax at train.py:10, 6 of 6 elements of output.0")
 
 
-def test_what_a_child_process_found_is_told_by_the_first(tmp_path: Path) -> None:
+def test_what_a_child_process_found_is_reported_by_the_first(tmp_path: Path) -> None:
     program = """
 import torch
 import torch.multiprocessing as mp
@@ -200,7 +200,7 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return opdump("run", "--path", "dump", *options, str(program), cwd=folder)
 
 
-def test_what_was_found_is_said_before_the_last_line_and_the_program_ends_as_it_would(tmp_path: Path) -> None:
+def test_what_was_found_is_reported_before_the_last_line_and_the_program_ends_as_it_would(tmp_path: Path) -> None:
     done = run(tmp_path, "--check", "--watch", "gradient_vanishing abs_mean_lt=1e-9")
     assert done.returncode == 4
     assert done.stdout == ""
@@ -222,7 +222,7 @@ def test_json_has_all_that_check_has(tmp_path: Path) -> None:
     assert run(tmp_path, "--json").stderr.splitlines()[-1].count('"checked": null') == 1
 
 
-def test_a_condition_that_is_none_is_told_before_the_program_starts(tmp_path: Path) -> None:
+def test_an_unknown_condition_is_reported_before_the_program_starts(tmp_path: Path) -> None:
     done = run(tmp_path, "--watch", "gradient_vanish abs_mean_lt=1")
     assert done.returncode == 1
     assert "unknown condition 'gradient_vanish'; nearest: 'gradient_vanishing'" in done.stderr
@@ -264,7 +264,7 @@ def _acl(folder: Path, **dump: Any) -> Path:
         ("import torch\ntorch.empty(3).view(1, 3)\n", {}, "only operators that compute nothing ran (allocation, view)"),
     ],
 )
-def test_the_true_reason_is_told_and_strict_is_an_error(
+def test_the_true_reason_is_reported_and_strict_is_an_error(
     script: str, config: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(script)

@@ -117,21 +117,21 @@ def test_functions_that_run_at_exit_still_find_the_script(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("script", ["absent.py", "absent/train.py", "empty_directory"])
-def test_a_script_that_is_not_there_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+def test_a_script_that_does_not_exist_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty_directory").mkdir()
     with pytest.raises(ProgramNotFoundError, match=f"cannot open the script '{script}': No such file"):
         load_script(script, ())
 
 
-def test_a_file_that_is_not_source_is_said_so(tmp_path: Path) -> None:
+def test_a_file_that_is_not_source_is_reported(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"PK\x03\x04\0\0")
     with pytest.raises(ProgramNotFoundError, match="is not Python source"):
         load_script(str(tmp_path / "model.pt"), ())
 
 
 @pytest.mark.parametrize("name", ["absent", "absent.module", "json.absent", "sys.absent", "train.py"])
-def test_a_module_that_is_not_there_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_module_that_does_not_exist_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     before = list(sys.path)

@@ -122,7 +122,7 @@ def test_the_limit_cuts_and_says_so(dump: Path) -> None:
     assert "limit" not in show(dump, "--limit", "0")
 
 
-def test_a_dump_of_elements_alone_shows_statistics_of_its_files(tmp_path: Path) -> None:
+def test_a_dump_of_only_elements_shows_statistics_of_its_files(tmp_path: Path) -> None:
     tensors = write_dump(tmp_path / "tensor", saved_data="tensor")
     for file in tensors.rglob("index.sqlite"):
         file.unlink()
@@ -139,7 +139,7 @@ def test_a_dump_of_elements_alone_shows_statistics_of_its_files(tmp_path: Path) 
         (("--rank", "7"), "holds no rank 7; it holds 0, 1"),
     ],
 )
-def test_what_the_dump_does_not_hold_is_said_so(dump: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_what_the_dump_does_not_hold_is_reported(dump: Path, arguments: tuple[str, ...], said: str) -> None:
     code, errors = refused(dump, *arguments)
     assert (code, errors.count("\n")) == (1, 1)
     assert said in errors
@@ -343,7 +343,7 @@ def test_a_zero_byte_file_ends_with_1_after_the_others(device_dump: Path) -> Non
     assert "holds 0 bytes" in shown.stderr
 
 
-def test_an_operator_that_is_not_there_ends_with_1(device_dump: Path) -> None:
+def test_an_operator_that_does_not_exist_ends_with_1(device_dump: Path) -> None:
     shown = opdump("show", str(device_dump), "--op", "nothing", cwd=device_dump)
     assert (shown.returncode, shown.stdout) == (1, "")
     assert "holds no operator 'nothing'" in shown.stderr
@@ -434,7 +434,7 @@ def test_the_graph_that_the_dump_notes_is_found_wherever_it_was_written(program:
         assert _line(shown.stdout) == FOUND
 
 
-def test_damaged_notes_are_told_and_files_looked_for(program: Program) -> None:
+def test_damaged_notes_are_reported_and_files_looked_for(program: Program) -> None:
     metadata = program.dump / TIME / "0" / ".dump_metadata"
     metadata.mkdir()
     (metadata / "ge_graphs.json").write_text("{")
@@ -453,7 +453,7 @@ def test_a_mark_stands_for_an_iterator(program: Program) -> None:
     )
 
 
-def test_graphs_of_other_programs_are_passed_over(program: Program) -> None:
+def test_graphs_of_other_programs_are_ignored(program: Program) -> None:
     _write_graphs(program.script)
     write_ge_graph(program.script, 3, [graph("ge_default_20260101000000_1", "IteratorV2")])
     (program.script / "ge_proto_00004_Build.txt").write_text('graph {\n  name: "ge_default_20260101000000_2"\n  op {')
@@ -462,7 +462,7 @@ def test_graphs_of_other_programs_are_passed_over(program: Program) -> None:
     assert _line(shown.stdout) == FOUND
 
 
-def test_a_damaged_graph_is_told_and_the_others_serve(program: Program) -> None:
+def test_a_damaged_graph_is_reported_and_the_others_serve(program: Program) -> None:
     _write_graphs(program.script)
     (program.script / "ge_proto_00004_Build.txt").write_text("graph { op {")
     shown = opdump("show", str(program.dump), cwd=program.script)
@@ -496,7 +496,7 @@ def test_one_model_without_a_graph_needs_no_word(program: Program) -> None:
     assert "computational" not in shown.stdout
 
 
-def test_graphs_without_an_iterator_are_told(program: Program) -> None:
+def test_graphs_without_an_iterator_are_reported(program: Program) -> None:
     write_ge_graph(program.script, 1, [graph(START, "VarHandleOp")])
     write_ge_graph(program.script, 2, [graph(TRAIN, "Placeholder", "Conv2D")])
     shown = opdump("show", str(program.dump), cwd=program.script)

@@ -146,7 +146,7 @@ def _other_row(model: nn.Module, _: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "change"), [("resnet", _without_relu), ("transformer", _other_gelu), ("transformer", _other_row)]
 )
-def test_rows_of_one_run_alone_are_operators_counted_without_a_counterpart(
+def test_rows_of_only_one_run_are_operators_counted_without_a_counterpart(
     name: str,
     change: Callable[[nn.Module, pytest.MonkeyPatch], None],
     turned: bool,

@@ -127,7 +127,7 @@ def test_value_that_loses_precision_is_named_by_statistics(folder: Path) -> None
     assert (found.kind, found.b.op_type, found.b.stack[0].line) == ("precision", "_to_copy", 13)
 
 
-def test_who_reads_a_changed_parameter_in_backward_is_named_and_not_the_optimizer(folder: Path) -> None:
+def test_the_reader_of_a_changed_parameter_in_backward_is_named_and_not_the_optimizer(folder: Path) -> None:
     changed = PROGRAM.replace("    loss.backward()", "    second.weight.detach().numpy()[0, 1] += 2; loss.backward()")
     result = opdump.compare(dumped(folder, "original", PROGRAM), dumped(folder, "weight", changed))
     found = result.introduced[0].b
@@ -143,7 +143,7 @@ def test_a_different_way_of_joining_is_not_named_with_the_fault(folder: Path) ->
     assert first.stack[0].line == 22
 
 
-def test_memory_that_somebody_else_wrote_is_told_by_statistics(folder: Path) -> None:
+def test_memory_that_other_code_wrote_is_found_with_statistics(folder: Path) -> None:
     stomped = dumped(folder, "stomp", PROGRAM.replace("x = norm(x)", "x = norm(x); x.detach().numpy()[1, 2] += 3"))
     assert opdump.compare(dumped(folder, "original", PROGRAM), stomped).introduced[0].kind == "memory"
 

@@ -34,7 +34,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return dumped(tmp_path_factory.mktemp("comparable"), "before", PROGRAM)
 
 
-def test_a_step_that_is_not_there_is_told(dump: Path) -> None:
+def test_a_step_that_does_not_exist_is_reported(dump: Path) -> None:
     with pytest.raises(NotInDumpError, match=r"holds no step 9; it holds 0, 1"):
         opdump.compare(dump, dump, step=9)
     with pytest.raises(NotInDumpError, match="holds no step 7"):
@@ -63,7 +63,7 @@ def test_a_tenth_of_the_smaller_program_is_enough_to_be_compared() -> None:
     assert [are_unrelated_programs(matched, 3) for matched in (0, 1)] == [True, False]
 
 
-def test_names_that_are_alike_are_told_of_programs_that_have_nothing_in_common() -> None:
+def test_similar_names_are_reported_for_programs_without_common_operators() -> None:
     one, other, another = (
         Trace(0, 0, [node(place, op_type) for place, op_type in enumerate(types)], {})
         for types in (("addmm", "relu", "softmax"), ("sort", "relu_", "addmm_out"), ("sort", "prod"))
@@ -75,13 +75,13 @@ def test_names_that_are_alike_are_told_of_programs_that_have_nothing_in_common()
     assert nearest_names(one, another) == ["A runs addmm, relu, softmax; B runs prod, sort"]
 
 
-def test_nothing_is_called_the_same_bits_of_which_statistics_are_known_alone(tmp_path: Path) -> None:
+def test_tensors_known_only_by_statistics_are_not_called_bit_identical(tmp_path: Path) -> None:
     path = dumped(tmp_path, "statistics", PROGRAM, "statistic")
     headline = opdump.compare(path, path).headline
     assert headline == "IDENTICAL: the same operators produced the same statistics"
 
 
-def test_a_file_that_is_gone_is_told(tmp_path: Path, dump: Path) -> None:
+def test_a_file_that_is_gone_is_reported(tmp_path: Path, dump: Path) -> None:
     other = dumped(tmp_path, "again", PROGRAM)
     lost = next(other.rglob("*gelu-op*.output.0.*.npy"))
     lost.unlink()
@@ -91,7 +91,7 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path, dump: Path) -> None:
     assert [note for note in result.notes if lost.name in note], result.notes
 
 
-def test_only_the_first_of_many_lost_files_are_told_and_the_others_counted(tmp_path: Path, dump: Path) -> None:
+def test_only_the_first_of_many_lost_files_are_reported_and_the_others_counted(tmp_path: Path, dump: Path) -> None:
     other = dumped(tmp_path, "again", PROGRAM)
     for lost in itertools.islice(other.rglob("*-op*.output.0.*.npy"), 6):
         lost.unlink()

@@ -159,7 +159,7 @@ def test_wrong_output_of_a_kernel_is_named(folder: Path, original: Path) -> None
         ("same", "lr=0.01", "lr=0.010", ("identical", "", 0)),
     ],
 )
-def test_statistics_alone_tell_structure_and_arguments(
+def test_statistics_without_elements_show_structure_and_arguments(
     folder: Path, name: str, old: str, new: str, expected: tuple[str, str, int]
 ) -> None:
     before = folder / "statistics"

@@ -55,7 +55,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {**found, "changed": device_dump(model, given, folder / "changed")}
 
 
-def test_a_dump_of_a_device_tells_neither_makers_nor_arguments(dumps: dict[str, Path]) -> None:
+def test_a_dump_of_a_device_has_neither_makers_nor_arguments(dumps: dict[str, Path]) -> None:
     executions = list(opdump.open(dumps["device"]).ops())
     assert len(executions) > 20
     assert all(not each.op.arguments and not each.op.kernel for each in executions)
@@ -121,7 +121,7 @@ def test_float16_on_a_device_is_benign_beside_float32(name: str, tmp_path: Path)
         assert (result.verdict, list(result.introduced), result.unmatched) == ("benign", [], 0)
 
 
-def test_an_activation_that_is_missing_in_float16_on_a_device_is_told(tmp_path: Path) -> None:
+def test_an_activation_that_is_missing_in_float16_on_a_device_is_reported(tmp_path: Path) -> None:
     class Bare(Block):
         def forward(self, x: Tensor) -> Tensor:
             y = self.norm(self.first(x))

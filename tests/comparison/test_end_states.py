@@ -60,7 +60,7 @@ def test_a_parameter_is_compared_by_its_name_and_the_rest_by_its_storage() -> No
     assert average.writers_a == average.writers_b == {2}
 
 
-def test_what_was_left_otherwise_is_told_with_who_wrote_it() -> None:
+def test_what_was_left_different_is_reported_with_its_writer() -> None:
     (weight, average) = _remaining((WEIGHT * 2, AVERAGE), {0: 4, 1: 3})
     assert weight.difference.relative == 1.0
     assert weight.writers_a == weight.writers_b == {1}
@@ -78,7 +78,7 @@ def test_without_names_parameters_are_compared_by_storage_too() -> None:
     assert [bool(each.difference) for each in found] == [True, False]
 
 
-def test_a_single_number_counts_steps_and_is_left_alone() -> None:
+def test_a_single_number_counts_steps_and_is_left_unchanged() -> None:
     trace = Trace(0, 0, [node(0, "Add", [], [record(np.ones(1), 0, io="output")])])
     one, other = Execution(trace), Execution(trace)
     one.write(trace.nodes[0], {0: np.ones(1)})
@@ -144,7 +144,7 @@ def test_what_lasts_is_not_found_among_the_losses() -> None:
     assert list(_goal().missed_by({3: LOSS}, [End(BIAS, 1.0)])) == [3, ("other", 0)]
 
 
-def test_a_single_number_and_whole_numbers_count_steps_and_are_left_alone() -> None:
+def test_a_single_number_and_whole_numbers_count_steps_and_are_left_unchanged() -> None:
     counters = {1: End(np.array([17.0]), 1.0), 2: End(np.array([5, 6, 7]), 1.0)}
     assert list(_goal().missed_by(counters, [])) == []
 

@@ -75,5 +75,5 @@ def test_a_parameter_after_its_update_was_not_read() -> None:
         (None, ["mul"], "None in A, ['mul'] in B"),
     ],
 )
-def test_of_equations_the_part_that_differs_is_told(one: object, other: object, told: str) -> None:
+def test_of_equations_the_part_that_differs_is_reported(one: object, other: object, told: str) -> None:
     assert told_of({"equations": (one, other)}) == f"equations: {told}"

@@ -42,7 +42,7 @@ def test_one_element_that_is_off_is_a_suspect(tmp_path: Path, factor: float) -> 
     assert suspect.evidence.startswith("1 of 15 elements differ from a float64 computation")
 
 
-def test_the_first_program_is_told(tmp_path: Path) -> None:
+def test_the_first_program_is_reported(tmp_path: Path) -> None:
     node = last(tmp_path, lambda x: x.exp(), {7: 1.5})
     suspect = lone_kernel_suspect(node, is_b=False)
     assert suspect is not None

@@ -83,7 +83,7 @@ def test_the_cut_is_named(
         assert (found.b.op_type, found.b.stack[0].line) == nearest
 
 
-def test_a_gradient_that_nobody_needs_is_no_difference(folder: Path, original: Path) -> None:
+def test_a_gradient_that_nothing_needs_is_no_difference(folder: Path, original: Path) -> None:
     result = opdump.compare(
         original, dumped(folder, "of_data", PROGRAM.replace("torch.randn(4, 6)", "torch.randn(4, 6).requires_grad_()"))
     )

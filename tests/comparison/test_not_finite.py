@@ -55,7 +55,7 @@ UNDERFLOWS = TRAINING.replace(
 
 
 @both_ways
-def test_who_makes_a_loss_infinite_is_named(tmp_path: Path, swapped: bool) -> None:
+def test_the_operator_that_makes_a_loss_infinite_is_named(tmp_path: Path, swapped: bool) -> None:
     result = compared(tmp_path, UNDERFLOWS, TRAINING, "full", swapped=swapped)
     run = "B" if swapped else "A"
     assert (result.verdict, named(result)[0]) == ("divergent", ("log", 10))
@@ -117,7 +117,7 @@ with torch.no_grad():
 
 @both_modes
 @both_ways
-def test_outputs_of_an_inference_that_one_run_alone_has_infinite_are_named(
+def test_outputs_of_an_inference_that_are_infinite_in_only_one_run_are_named(
     tmp_path: Path, saved: Saved, swapped: bool
 ) -> None:
     lost = INFERENCE.replace("torch.log_softmax(scores, 1)", "torch.softmax(scores, 1).log()")

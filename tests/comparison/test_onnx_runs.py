@@ -180,7 +180,7 @@ def test_a_default_that_one_program_writes_out_is_no_difference(op_type: str) ->
     assert differing(plain, node_of(op_type, shapes, **needed, **other)).keys() == other.keys()
 
 
-def test_a_default_of_an_older_version_is_told_from_that_of_the_newest(tmp_path: Path) -> None:
+def test_a_default_of_an_older_version_is_distinguished_from_that_of_the_newest(tmp_path: Path) -> None:
     def model(opset: int, **attributes: Any) -> onnx.ModelProto:
         node = helper.make_node("Softmax", ["x"], ["y"], name="softmax", **attributes)
         return model_of([node], {"x": (FLOAT, [2, 2, 6, 6])}, {"y": (FLOAT, None)}, opset=opset)

@@ -72,7 +72,7 @@ def test_rounding_is_benign_and_not_proven(ratio: float) -> None:
     assert judged(GIVEN, GIVEN * np.float32(ratio)) == ([], {"mine::fused"})
 
 
-def test_the_same_results_are_nothing_to_tell_of() -> None:
+def test_the_same_results_are_nothing_to_report() -> None:
     with_nan = np.array([np.nan, np.inf, 1, 2], np.float32)
     assert judged(with_nan, with_nan) == ([], set())
 

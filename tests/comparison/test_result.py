@@ -154,7 +154,7 @@ def ranks(dumps: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     return folder / "before", folder / "after"
 
 
-def test_every_rank_is_compared_and_the_suspect_tells_its_own(ranks: tuple[Path, Path]) -> None:
+def test_every_rank_is_compared_and_the_suspect_names_its_rank(ranks: tuple[Path, Path]) -> None:
     result = opdump.compare(*ranks)
     assert list(result.ranks) == [0, 1]
     assert result.to_json()["introduced"][0]["b"]["rank"] == 1
@@ -268,7 +268,7 @@ def test_pairs_by_hand_override(matched_dumps: tuple[Path, Path], tmp_path: Path
         ("steps: [", 1, "is not valid YAML"),
     ],
 )
-def test_mistakes_are_told_with_their_line(
+def test_mistakes_are_reported_with_their_line(
     matched_dumps: tuple[Path, Path], tmp_path: Path, text: str, line: int, why: str
 ) -> None:
     file = tmp_path / "match.yaml"
@@ -279,7 +279,7 @@ def test_mistakes_are_told_with_their_line(
     assert f"{file}:{line}:" in done.stderr or why == "is not valid YAML"
 
 
-def test_nearest_names_are_told(matched_dumps: tuple[Path, Path], tmp_path: Path) -> None:
+def test_nearest_names_are_reported(matched_dumps: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "match.yaml"
     name = next(op.op_name for op in opdump.open(matched_dumps[0]).ops() if op.op_type == "gelu")
     file.write_text(f"steps:\n- step: 0\n  pairs:\n  - {{a: {name}, b: {name}}}\n")
@@ -287,7 +287,7 @@ def test_nearest_names_are_told(matched_dumps: tuple[Path, Path], tmp_path: Path
         opdump.compare(*matched_dumps, match=file)
 
 
-def test_operator_in_two_pairs_is_told(matched_dumps: tuple[Path, Path], tmp_path: Path) -> None:
+def test_operator_in_two_pairs_is_reported(matched_dumps: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "match.yaml"
     one, other = (op.op_name for op in opdump.open(matched_dumps[0]).ops() if op.op_type == "mul")
     file.write_text(f"steps:\n- step: 0\n  pairs:\n  - {{a: {one}, b: {one}}}\n  - {{a: {other}, b: {one}}}\n")
@@ -295,7 +295,7 @@ def test_operator_in_two_pairs_is_told(matched_dumps: tuple[Path, Path], tmp_pat
         opdump.compare(*matched_dumps, match=file)
 
 
-def test_missing_file_is_told(matched_dumps: tuple[Path, Path], tmp_path: Path) -> None:
+def test_missing_file_is_reported(matched_dumps: tuple[Path, Path], tmp_path: Path) -> None:
     done = compare(matched_dumps, "--match", tmp_path / "none.yaml")
     assert done.exit_code == 2
     assert "none.yaml: cannot be read: No such file" in done.stderr
@@ -321,7 +321,7 @@ def divergent(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return original, dump_onnx(model, given, folder / "onnx", "folded")
 
 
-def test_rows_tell_which_operators_give_a_value_together(benign: tuple[Path, Path]) -> None:
+def test_rows_list_the_operators_that_make_a_value_together(benign: tuple[Path, Path]) -> None:
     rows = opdump.compare(*benign).rows()
     (first,) = (row for row in rows if row["order_b"] == min(each["order_b"] for each in rows))
     assert (first["op_type"], first["matched_by"], first["match_score"], first["with_b"]) == ("Conv", "value", 1.0, [])

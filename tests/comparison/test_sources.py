@@ -79,7 +79,7 @@ def test_nothing_is_a_source_where_all_is_known() -> None:
     assert followed(chain("mul", "exp"), known={0, 1}).of([1], matched={0, 1}) == []
 
 
-def test_a_constant_is_no_source_and_who_reads_it_is() -> None:
+def test_the_reader_of_a_constant_is_a_source_and_the_constant_is_not() -> None:
     trace = chain("mul", "exp", "sum")
     assert followed(trace, known=set()).of([2], matched={1, 2}, constants={0}) == [1]
 

@@ -205,7 +205,7 @@ def test_columns_of_nothing_are_no_rows() -> None:
     assert rows_apart(columns_of([]), columns_of([])).tolist() == []
 
 
-def test_tensor_that_was_left_out_has_nothing_to_be_told_by() -> None:
+def test_a_tensor_that_was_left_out_cannot_be_compared() -> None:
     left_out = TensorRecord(OpRecord("mm", "mm-op0", 1), "output", 0, "float32", (2,), skip="opaque")
     assert columns_of([left_out, of_values(3)]).told.tolist() == [False, True]
 

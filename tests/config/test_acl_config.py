@@ -115,7 +115,7 @@ class TestDirectories:
         with pytest.raises(AclConfigError, match="HOME is not set"):
             _plan({"dump_path": "~/dump", "dump_list": [{}]})
 
-    def test_a_link_to_a_directory_will_do(self, work: Path) -> None:
+    def test_a_link_to_a_directory_is_accepted(self, work: Path) -> None:
         (work / "link").symlink_to("dump")
         assert _plan({"dump_path": "link", "dump_list": [{}]}).path == work / "link"
         (work / "broken").symlink_to("nowhere")
@@ -136,7 +136,7 @@ class TestVariables:
             elif variables:
                 del variables[next(iter(variables))]
 
-    def test_a_variable_that_cannot_be_used_is_told_and_passed_over(self, work: Path) -> None:
+    def test_a_variable_that_cannot_be_used_is_reported_and_ignored(self, work: Path) -> None:
         (work / "file").touch()
         variables = {"ASCEND_DUMP_PATH": str(work / "file" / "x"), "ASCEND_WORK_PATH": str(work / "second")}
         plan = _plan({"dump_scene": "lite_exception", "dump_path": "file"}, variables)
@@ -460,7 +460,7 @@ class TestHostileFiles:
             load_acl_plan(place / "acl.json", environ={})
         assert (caught.value.code, caught.value.error_code) == ("EP0004", 100009)
 
-    def test_a_link_to_a_file_and_any_name_will_do(self, place: Path) -> None:
+    def test_a_link_to_a_file_and_any_name_is_accepted(self, place: Path) -> None:
         (place / "real.txt").write_text('{"dump": {"dump_path": "dump", "dump_list": [{}]}}', encoding="utf-8")
         (place / "acl").symlink_to("real.txt")
         assert load_acl_plan("acl", environ={}).path == place / "dump"

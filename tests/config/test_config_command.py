@@ -111,7 +111,7 @@ def test_a_broken_acl_json_shows_code_and_reason(root: Path) -> None:
     )
 
 
-def test_what_enables_nothing_is_said_loudly_and_depends_on_the_version(root: Path) -> None:
+def test_what_enables_nothing_is_reported_loudly_and_depends_on_the_version(root: Path) -> None:
     (root / "dump").mkdir()
     (root / "acl.json").write_text('{"dump": {"dump_path": "dump", "dump_list": []}}', encoding="utf-8")
     dumps = _opdump("check", "acl.json")
@@ -121,7 +121,7 @@ def test_what_enables_nothing_is_said_loudly_and_depends_on_the_version(root: Pa
     assert newer.stderr.startswith("opdump: warning: acl.json: valid, but enables nothing: ")
 
 
-def test_the_dialect_is_what_the_file_holds_or_what_is_said(root: Path) -> None:
+def test_the_dialect_is_that_of_the_file_or_of_the_argument(root: Path) -> None:
     (root / "none.json").write_text("{}", encoding="utf-8")
     undecided = _opdump("check", "none.json")
     assert undecided.exit_code == 1

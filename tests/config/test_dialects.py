@@ -48,7 +48,7 @@ def _work_in_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("\0", "mindspore"),
     ],
 )
-def test_the_keys_tell_the_dialect(text: str, dialect: str) -> None:
+def test_the_keys_decide_the_dialect(text: str, dialect: str) -> None:
     Path("config.json").write_text(text, encoding="utf-8")
     assert dialect_of("config.json") == dialect
 
@@ -95,7 +95,7 @@ def test_strict_reaches_the_dialects_loader() -> None:
         load_plan("acl.json", environ={}, strict=True)
 
 
-def test_what_is_said_counts_before_what_is_found() -> None:
+def test_an_argument_counts_before_what_is_found() -> None:
     Path("acl.json").write_text('{"common_dump_settings": {}}', encoding="utf-8")
     plan = load_plan("acl.json", environ={}, dialect="acl")
     assert plan.enables_nothing

@@ -139,7 +139,7 @@ def test_kernels_that_are_no_strings_are_taken_as_their_text(root: Path) -> None
     assert [pattern.text for pattern in plan.kernels] == ["1", "null", "true", "{a:x,b:1}", "1.5"]
 
 
-def test_duplicates_are_told_and_dropped(root: Path) -> None:
+def test_duplicates_are_reported_and_dropped(root: Path) -> None:
     plan = _plan(root, {"dump_mode": 1, "kernels": ["ReLU", "Re LU", "MatMul"], "support_device": [1, 1, 2]})
     assert plan.kernels == (KernelPattern.parse("ReLU"), KernelPattern.parse("MatMul"))
     assert plan.devices == frozenset({1, 2})
@@ -233,7 +233,7 @@ def test_overflow_number_belongs_to_overflows(mode: int, root: Path) -> None:
         _plan(root, {"op_debug_mode": mode, "overflow_number": 1})
 
 
-def test_unknown_keys_are_told_with_the_nearest_known_key(root: Path) -> None:
+def test_unknown_keys_are_reported_with_the_nearest_known_key(root: Path) -> None:
     file = _write(
         root, {"satistic_category": [], "enable": True}, {"trans_flags": True}, e2e_dump_setting={}, opdumps={}, zzz=1
     )
@@ -259,7 +259,7 @@ def test_strict_has_nothing_against_known_keys(root: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "layout"), [({}, "mindspore-2.3"), ({"layout": "mindspore-2.10"}, "mindspore-2.10")]
 )
-def test_a_section_of_old_versions_is_told_with_what_is_dumped_without_it(
+def test_a_section_of_old_versions_is_reported_with_what_is_dumped_without_it(
     root: Path, section: dict[str, str], layout: str
 ) -> None:
     plan = load_plan(_write(root, async_dump_settings={"enable": True}, opdump=section), environ={})
@@ -276,7 +276,7 @@ def test_a_missing_key_points_at_the_one_that_may_be_meant(root: Path) -> None:
         load_plan(file, environ={})
 
 
-def test_a_missing_e2e_section_is_told_and_not_waited_for(root: Path) -> None:
+def test_a_missing_e2e_section_is_reported_and_not_waited_for(root: Path) -> None:
     file = _write(root)
     config = json.loads(file.read_text(encoding="utf-8"))
     del config["e2e_dump_settings"]
@@ -299,12 +299,12 @@ def test_a_section_without_enable_says_so_too(root: Path) -> None:
     assert "e2e_dump_settings.enable is missing, and the dump is made anyway" in warning
 
 
-def test_the_asynchronous_dumps_key_is_passed_over(root: Path) -> None:
+def test_the_asynchronous_dumps_key_is_ignored(root: Path) -> None:
     (warning,) = _plan(root, {"file_format": "txt"}, {"enable": True}).warnings
     assert "file_format belongs to the asynchronous dump" in warning
 
 
-def test_text_after_the_config_and_keys_given_twice_are_told(root: Path) -> None:
+def test_text_after_the_config_and_keys_given_twice_are_reported(root: Path) -> None:
     file = _write(root)
     text = file.read_text(encoding="utf-8").replace('"input_output": 0', '"input_output": 9, "input_output": 1')
     file.write_text(text + "\n// the end", encoding="utf-8")
@@ -316,7 +316,7 @@ def test_text_after_the_config_and_keys_given_twice_are_told(root: Path) -> None
     assert "text after the end" in plan.warnings[1]
 
 
-def test_steps_before_the_first_one_are_told_or_refused(root: Path) -> None:
+def test_steps_before_the_first_one_are_reported_or_refused(root: Path) -> None:
     (warning,) = _plan(root, {"iteration": "3|12", "initial_iteration": 10}).warnings
     assert "before initial_iteration 10" in warning
     with pytest.raises(ConfigError, match="matches no step, because the first step is 10"):
@@ -535,7 +535,7 @@ def test_set_dump_belongs_to_the_synchronous_dump(root: Path) -> None:
         _plan_async(root, {"dump_mode": 2})
 
 
-def test_settings_of_the_synchronous_dump_have_no_effect_and_are_told(root: Path) -> None:
+def test_settings_of_the_synchronous_dump_have_no_effect_and_are_reported(root: Path) -> None:
     e2e = {"enable": False, "sample_mode": 1, "save_kernel_args": True, "stat_calc_mode": "device", "trans_flag": False}
     plan = _plan_async(root, {"saved_data": "statistic"}, e2e_dump_settings=e2e)
     assert (plan.sample_num, plan.save_kernel_args, plan.stat_calc_mode) == (None, False, "host")

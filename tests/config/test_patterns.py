@@ -141,7 +141,7 @@ def test_the_empty_entry_selects_everything() -> None:
     assert all(pattern.matches(name, kind) for name, kind in NODES.items())
 
 
-def test_entries_that_never_matched_are_told_in_order(tmp_path: Path) -> None:
+def test_entries_that_never_matched_are_reported_in_order(tmp_path: Path) -> None:
     kernels = tuple(KernelPattern.parse(text) for text in ("ReLU", "NoSuch", "name-regex(.*fc2.*)", "Default/nope-op1"))
     plan = DumpPlan(path=tmp_path, selection="kernels", kernels=kernels)
     matched = set(plan.matching_kernels("Default/relu-op0", "relu"))

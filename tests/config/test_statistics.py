@@ -118,7 +118,7 @@ def test_only_wanted_digests_are_taken() -> None:
     assert list(ElementStatistics(["xxh3", "max"]).of(np.zeros(2))) == ["xxh3"]
 
 
-def test_digests_that_are_alone_are_told_by_their_names() -> None:
+def test_digests_without_other_statistics_are_recognised_by_their_names() -> None:
     assert ElementStatistics(["hash:md5", "max", "xxh3"]).digests_alone == ("md5", "xxh3")
     assert ElementStatistics(["max"]).digests_alone == ()
 

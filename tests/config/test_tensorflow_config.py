@@ -158,14 +158,14 @@ def test_keys_that_overflows_do_not_look_at_are_named(here: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_in_the_words_of_the_adapter(here: Path, keys: dict[str, Any], words: str) -> None:
+def test_a_mistake_is_reported_in_the_words_of_the_adapter(here: Path, keys: dict[str, Any], words: str) -> None:
     with pytest.raises(TensorflowConfigError) as raised:
         _dump(here, **keys)
     assert words in str(raised.value)
     assert "NpuOptimizer: " in str(raised.value)
 
 
-def test_the_first_mistake_in_the_order_of_the_adapter_is_told(here: Path) -> None:
+def test_the_first_mistake_in_the_order_of_the_adapter_is_reported(here: Path) -> None:
     wrong: dict[str, Any] = {
         "enable_dump": True,
         "enable_dump_debug": True,
@@ -239,7 +239,7 @@ def test_a_directory_without_permissions_is_refused(here: Path) -> None:
         ({"enable_dump": 1}, "enable_dump is set as .i and read as .b, which is False"),
     ],
 )
-def test_a_flag_in_another_field_is_false_and_said(here: Path, keys: dict[str, Any], warning: str) -> None:
+def test_a_flag_in_another_field_is_false_and_reported(here: Path, keys: dict[str, Any], warning: str) -> None:
     dump = _dump(here, **keys)
     assert dump.plan is None
     assert warning in dump.warnings[0]
@@ -315,7 +315,7 @@ def test_bytes_that_are_no_text_name_a_directory_as_the_system_does(here: Path) 
     assert os.fsencode(dump.plan.path.name) == b"\xff"
 
 
-def test_a_protobuf_map_tells_which_field_was_set() -> None:
+def test_a_protobuf_map_knows_which_field_was_set() -> None:
     class Message:  # an AttrValue
         def __init__(self, kind: str | None, value: Any = None) -> None:
             self.kind = kind

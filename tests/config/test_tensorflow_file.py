@@ -45,7 +45,7 @@ def test_a_new_file_passes_the_check(tmp_path: Path) -> None:
     assert (tmp_path / "other" / "d").is_dir()
 
 
-def test_the_file_tells_its_dialect_and_takes_overrides(tmp_path: Path) -> None:
+def test_the_dialect_follows_from_the_file_and_overrides_apply(tmp_path: Path) -> None:
     file = _write(enable_dump=True, dump_path="dump", dump_mode="input")
     plan = load_plan(file, environ={})
     assert (plan.dialect, plan.path, plan.inputs, plan.outputs) == (
@@ -82,7 +82,7 @@ def test_a_relative_path_is_resolved_against_the_current_directory_as_in_a_progr
     assert json.loads(checked.stdout)["path"] == str((tmp_path / "dump").resolve())
 
 
-def test_a_file_that_enables_nothing_is_valid_and_said() -> None:
+def test_a_file_that_enables_nothing_is_valid_and_reported() -> None:
     checked = _opdump("check", _write(enable_dump=False))
     assert checked.exit_code == 0
     assert checked.stderr == (

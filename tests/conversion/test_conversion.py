@@ -189,7 +189,7 @@ def test_a_shape_that_no_array_has_is_a_failure_of_that_tensor(shape: tuple[int,
     assert [each.error for each in done.failures] in (["UndecodableTensorError"], ["CorruptDumpError"])
 
 
-def test_links_and_special_files_in_a_directory_are_told_and_not_opened(tmp_path: Path) -> None:
+def test_links_and_special_files_in_a_directory_are_reported_and_not_opened(tmp_path: Path) -> None:
     secret = dump(tmp_path / "elsewhere", "Secret.secret.1.2.3")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "Link.link.1.2.3").symlink_to(secret)
@@ -241,7 +241,7 @@ def test_a_link_in_the_place_of_an_output_is_replaced_and_its_target_left(tmp_pa
     ["123,../../escaped", "123,/etc/escaped", "123,..", "123", "\xff\xfe", "123,a\0b", "../x,Add.x.1.2.3"],
     ids=repr,
 )
-def test_a_mapping_that_lies_is_told_and_the_file_keeps_its_digits(row: str, tmp_path: Path) -> None:
+def test_a_mapping_that_lies_is_reported_and_the_file_keeps_its_digits(row: str, tmp_path: Path) -> None:
     dump(tmp_path / "in", "123")
     (tmp_path / "in" / "mapping.csv").write_bytes(row.encode("latin-1") + b"\n")
     done = converted(tmp_path / "in", tmp_path / "out" / "deep")
@@ -376,7 +376,7 @@ def test_a_file_that_is_named_twice_is_converted_once(tmp_path: Path) -> None:
     assert (done.tensors, done.failures) == (1, [])
 
 
-def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Exception, match="is not a writable directory") as caught:
         converted(dump(tmp_path / "in"), tmp_path / "file")

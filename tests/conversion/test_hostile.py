@@ -139,7 +139,7 @@ def _everything(root: Path) -> dict[str, bytes]:
     _MAPPINGS,
     _PLANS,
 )
-def test_files_that_were_tampered_with_are_converted_or_told(
+def test_files_that_were_tampered_with_are_converted_or_reported(
     drawn: list[tuple[str, bytes, list[tuple[float, int, bytes]], int | None]],
     mapping: bytes | None,
     plan: ConversionPlan,
@@ -161,7 +161,7 @@ _SIZES = st.lists(st.integers(0, 40) | st.sampled_from([2**31, 2**32 - 1, 2**63 
     st.integers(-(2**31), 2**31 - 1) | st.integers(0, 4),
     _PLANS,
 )
-def test_any_shapes_and_groups_are_converted_or_told(
+def test_any_shapes_and_groups_are_converted_or_reported(
     format_name: str,
     dtype: str,
     shape: tuple[int, ...],
@@ -176,7 +176,7 @@ def test_any_shapes_and_groups_are_converted_or_told(
 
 
 @pytest.mark.parametrize("sample", range(len(SAMPLES)))
-def test_a_file_cut_off_anywhere_is_converted_or_told(sample: int, tmp_path: Path) -> None:
+def test_a_file_cut_off_anywhere_is_converted_or_reported(sample: int, tmp_path: Path) -> None:
     data = SAMPLES[sample]
     for number, length in enumerate(range(0, len(data), max(1, len(data) // 40))):
         folder = tmp_path / str(number)
@@ -282,7 +282,7 @@ def test_a_conversion_clears_what_a_killed_one_left_half_written(tmp_path: Path,
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError("too deep"), ValueError("bad")])
-def test_what_a_process_meets_is_told_of_its_files(error: Exception) -> None:
+def test_what_a_process_meets_is_reported_for_its_files(error: Exception) -> None:
     future: Future[list[FileResult]] = Future()
     future.set_exception(error)
     found = _results(future, [SourceFile("a", "", "a", 1), SourceFile("b", "", "b", 1)])

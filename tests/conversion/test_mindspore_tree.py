@@ -76,7 +76,7 @@ def test_opdump_reads_the_tree(tmp_path: Path) -> None:
     assert catalog.problems == ()
 
 
-def test_a_device_or_a_model_of_a_dump_will_do_and_another_directory_is_told(tmp_path: Path) -> None:
+def test_a_device_or_a_model_of_a_dump_is_accepted_and_another_directory_is_reported(tmp_path: Path) -> None:
     asynchronous(tmp_path / "in")
     for number, part in enumerate(("20240101120000", "20240101120000/3", PLACE)):
         done = convert([str(tmp_path / "in" / part)], tmp_path / f"out{number}", PLAN)
@@ -167,7 +167,7 @@ def test_the_table_is_that_of_the_records(data: st.DataObject, io: Any, include_
 @pytest.mark.parametrize(
     "kind", ["a statistic of thousands of digits", "a count beyond 64 bits", "a surrogate in a digest"]
 )
-def test_a_statistic_that_no_table_holds_is_refused_and_told(kind: str, tmp_path: Path) -> None:
+def test_a_statistic_that_no_table_holds_is_refused_and_reported(kind: str, tmp_path: Path) -> None:
     file_steps(DumpPlan(path=tmp_path, saved_data="statistic"), [sample_step(0)])
     all_kinds()[kind](index_file(tmp_path))
     catalog = opdump.open(tmp_path)

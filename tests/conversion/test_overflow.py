@@ -65,7 +65,7 @@ def test_what_mindspore_wrote_as_json_and_npy_is_read_too(tmp_path: Path) -> Non
     ["", "[]", "{}", '{"AI Core": {"status": 1}}', '{"acc_list": {"acc_type": "X", "data": {}}}', "[" * 100_000],
     ids=range(6),
 )
-def test_json_that_is_no_record_is_told(text: str, tmp_path: Path) -> None:
+def test_json_that_is_no_record_is_reported(text: str, tmp_path: Path) -> None:
     (tmp_path / f"Opdebug.Node_OpDebug.59.5.{TIME}.output.0.json").write_text(text)
     search = found(tmp_path)
     assert ([each.error for each in search.failures], search.overflows) == (["CorruptDumpError"], [])
@@ -78,7 +78,7 @@ def test_another_stream_is_another_operator(tmp_path: Path) -> None:
     assert (overflow.dump, overflow.operator, overflow.tensors) == ("", "", ())
 
 
-def test_files_without_a_status_bit_and_damaged_ones_are_told(tmp_path: Path) -> None:
+def test_files_without_a_status_bit_and_damaged_ones_are_reported(tmp_path: Path) -> None:
     silent = overflow_file(tmp_path, f"Opdebug.Node_OpDebug.59.{TIME}", task=57, stream=563, status=0)
     (tmp_path / f"Opdebug.Node_OpDebug.60.{TIME}").write_bytes(b"")
     dump(tmp_path, f"Opdebug.Node_OpDebug.61.{TIME}", tensor(np.zeros(2047, np.uint8)))
@@ -87,7 +87,7 @@ def test_files_without_a_status_bit_and_damaged_ones_are_told(tmp_path: Path) ->
     assert [each.error for each in search.failures] == ["CorruptDumpError", "CorruptDumpError"]
 
 
-def test_a_damaged_dump_of_the_operator_is_told_beside_the_overflow(tmp_path: Path) -> None:
+def test_a_damaged_dump_of_the_operator_is_reported_beside_the_overflow(tmp_path: Path) -> None:
     dump(tmp_path, f"Add.net_add.57.563.{TIME}").unlink()
     (tmp_path / f"Add.net_add.57.563.{TIME}").write_bytes(b"\0" * 4)
     overflow_file(tmp_path, f"Opdebug.Node_OpDebug.59.{TIME}", task=57, stream=563, status=32)

@@ -90,11 +90,11 @@ def test_other_files_need_an_array(plan: ConversionPlan) -> None:
 @pytest.mark.parametrize(
     "shape", [(), (0,), (2, 0), (7,), (1,) * 33, (2**62, 2**62)], ids=lambda shape: str(shape)[:20]
 )
-def test_an_unusual_shape_is_left_to_those_who_make_arrays(shape: tuple[int, ...]) -> None:
+def test_an_unusual_shape_is_checked_where_arrays_are_made(shape: tuple[int, ...]) -> None:
     assert plain_tensor(_tensor(1, shape, 24), ConversionPlan()) is None
 
 
-def test_bytes_that_cannot_be_read_are_left_to_those_who_say_why() -> None:
+def test_bytes_that_cannot_be_read_are_reported_by_their_reader() -> None:
     tensor = DumpTensor(
         io="output", slot=0, data_type=1, format=2, shape=(1,), data=UnreadableBytes(None, "not copied")
     )

@@ -154,7 +154,7 @@ def test_statistics_alone_are_unpacked(tmp_path: Path, monkeypatch: pytest.Monke
     assert _files(tmp_path / "unpacked") == _files(tmp_path / "direct")
 
 
-def test_what_is_damaged_is_told_and_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_damaged_is_reported_and_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _train(tmp_path / "packed", "packed", monkeypatch)
     file = tmp_path / "packed/rank_0/elements/1.pack"
     whole = bytearray(file.read_bytes())

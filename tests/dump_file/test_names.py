@@ -110,7 +110,7 @@ def test_overflow_files_are_known_in_any_case_of_letters(spelling: str) -> None:
 class TestTheTwoOrders:
     NAME = "net_fc1_MatMul.MatMulV2.1.2.173"
 
-    def test_the_header_tells_that_the_name_comes_first(self) -> None:
+    def test_the_header_shows_that_the_name_comes_first(self) -> None:
         parsed = parse_dump_name(self.NAME)
         assert parsed is not None
         ordered = parsed.in_true_order("net/fc1/MatMul")
@@ -118,7 +118,7 @@ class TestTheTwoOrders:
         assert str(ordered) == self.NAME
         assert ordered.in_true_order("net/fc1/MatMul") == ordered
 
-    def test_the_header_tells_that_the_type_comes_first(self) -> None:
+    def test_the_header_shows_that_the_type_comes_first(self) -> None:
         parsed = parse_dump_name("MatMulV2.aclnnX.1.2.173")
         assert parsed is not None
         assert parsed.in_true_order("aclnnX") == parsed
@@ -129,7 +129,7 @@ class TestTheTwoOrders:
         assert parsed is not None
         assert parsed.in_true_order(true_name) == parsed
 
-    def test_without_a_header_the_prefix_of_single_operator_calls_tells(self) -> None:
+    def test_without_a_header_the_prefix_of_single_operator_calls_decides(self) -> None:
         parsed = parse_dump_name("aclnnAdd_3_Add.Add.1.2.173")
         assert parsed is not None
         assert parsed.in_true_order().op_type == "Add"
@@ -189,7 +189,7 @@ class TestMapping:
             (b"7,Other.a.1.2.3", "contradicts"),
         ],
     )
-    def test_a_row_that_lies_is_told_and_left_out(self, tmp_path: Path, row: bytes, said: str) -> None:
+    def test_a_row_that_lies_is_reported_and_left_out(self, tmp_path: Path, row: bytes, said: str) -> None:
         names, problems = self.read(tmp_path, b"7,Add.a.1.2.3\n" + row + b"\n")
         assert names == {"7": "Add.a.1.2.3"}
         assert len(problems) == 1

@@ -214,7 +214,7 @@ def test_an_overflow_file_is_what_the_documents_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("accelerator", ["DHA Atomic Add", "L2 Atomic Add"])
-def test_an_atomic_addition_is_told_by_its_own_unit(accelerator: str) -> None:
+def test_an_atomic_addition_is_reported_by_its_own_unit(accelerator: str) -> None:
     made = overflow_record(atomic_status(accelerator), accelerator=accelerator, task_id=7)
     (report,) = decode_opdebug(encode_opdebug(made)).overflows
     assert (report.accelerator, report.task_id) == (accelerator, 7)

@@ -248,7 +248,7 @@ def test_a_number_that_ge_does_not_have_is_an_unknown_type(number: int, tmp_path
     assert tensor.to_host().tolist() == [97, 98]
 
 
-def test_unknown_tags_of_a_nano_file_are_passed_over(tmp_path: Path) -> None:
+def test_unknown_tags_of_a_nano_file_are_ignored(tmp_path: Path) -> None:
     data = nano_file([NanoTensor(4, (2,), b"ab")], more=struct.pack("<II", 9, 3) + b"xyz")
     assert read_bytes(data, tmp_path).inputs[0].to_host().tolist() == [97, 98]
 

@@ -207,7 +207,7 @@ def test_a_part_spans_no_more_than_twice_what_was_asked_for(
 
 
 @pytest.mark.parametrize("device", DEVICE_FORMATS)
-def test_every_device_format_tells_what_it_has_read(device: str) -> None:
+def test_every_device_format_reports_what_it_has_read(device: str) -> None:
     plain = next(name for name in FORMATS if name not in DEVICE_FORMATS and can_convert(name, device))
     shape = (8, 4, 6, 5, 7)[: len(plain) if plain != "ND" else 2]
     parts: list[None] = []

@@ -70,7 +70,7 @@ def test_a_reader_looks_where_any_process_wrote() -> None:
     )
 
 
-def test_what_the_variables_ask_for_in_vain_is_told() -> None:
+def test_what_the_variables_ask_for_in_vain_is_reported() -> None:
     assert graph_warnings({}) == ()
     assert graph_warnings({"DUMP_GE_GRAPH": "2", "DUMP_GRAPH_FORMAT": "ge_proto"}) == ()
     told = "; ".join(graph_warnings({"DUMP_GE_GRAPH": "yes", "DUMP_GRAPH_FORMAT": "ge_proto|onnx|pdf"}))
@@ -147,6 +147,6 @@ def test_notes_are_json(tmp_path: Path) -> None:
     }
 
 
-def test_training_is_told_from_evaluation_by_an_operator_that_updates() -> None:
+def test_training_is_distinguished_from_evaluation_by_an_operator_that_updates() -> None:
     assert update_of([graph("train", "IteratorGetNext", "ResourceApplyAdam")]) == "ResourceApplyAdam"
     assert update_of([graph("evaluate", "IteratorGetNext", "Mean")]) == ""

@@ -307,7 +307,7 @@ def test_the_mark_is_an_attribute_of_the_graph(tmp_path: Path) -> None:
     assert is_computational(read_ge_graph(path)) == COMPUTE_GRAPH
 
 
-def test_edges_without_a_value_are_told_from_both_ends(tmp_path: Path) -> None:
+def test_edges_without_a_value_are_known_from_both_ends(tmp_path: Path) -> None:
     path = write_ge_graph(tmp_path, 1, [graph("n", "NoOp", "Relu")])
     first, second = json.loads(path.with_name(f"{path.name}.json").read_text())["graph"][0]["op"]
     assert (second["src_name"], second["src_index"]) == (["noop_0", "noop_0"], [0, -1])
@@ -332,7 +332,7 @@ def test_names_of_graph_files(name: str, is_one: bool) -> None:
     assert is_graph_name(name) is is_one
 
 
-def test_the_name_of_the_root_is_told_from_the_head_of_a_file(tmp_path: Path) -> None:
+def test_the_name_of_the_root_is_recognised_in_the_head_of_a_file(tmp_path: Path) -> None:
     path = write_ge_graph(tmp_path, 1, [graph("ge_default_1", "Relu")])
     assert root_name(path) == "ge_default_1"
     path.write_text('op { } graph { name: "x" }')

@@ -159,7 +159,7 @@ def test_the_files_are_there() -> None:
 
 
 @pytest.mark.parametrize("pb", GRAPHS, ids=lambda path: f"{path.parent.name}-{path.stem[-1]}")
-def test_pb_and_ir_tell_the_same_of_every_node(pb: Path) -> None:
+def test_pb_and_ir_agree_about_every_node(pb: Path) -> None:
     from_pb, from_ir = _both(pb)
     assert from_pb.graph_id == from_ir.graph_id == int(pb.stem.rsplit("_", 1)[1])
     assert from_pb.parameters == from_ir.parameters

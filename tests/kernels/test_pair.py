@@ -231,7 +231,7 @@ def test_distances_are_counted_in_units_in_the_last_place(instruction_set: str, 
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
-def test_wide_integers_that_float64_cannot_tell_apart_differ(instruction_set: str, dtype: str) -> None:
+def test_wide_integers_that_float64_cannot_distinguish_differ(instruction_set: str, dtype: str) -> None:
     a = np.array([2**62 + 1, np.iinfo(dtype).max, 7], dtype)
     b = np.array([2**62, np.iinfo(dtype).min, 7], dtype)
     found = compare_pair(a, b)
@@ -351,7 +351,7 @@ def test_a_metric_that_a_pair_does_not_have_is_nan() -> None:
     assert math.isnan(METRICS.load("argmax_flips")(A * 1j, B * 1j))
 
 
-def test_a_function_that_raises_leaves_the_pair_without_its_metric_and_is_told_once(
+def test_a_function_that_raises_leaves_the_pair_without_its_metric_and_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def writes(a: Any, b: Any) -> float:

@@ -227,7 +227,7 @@ def test_other_byte_orders_are_converted() -> None:
     assert kernels.summarise(array.astype(">f4")) == kernels.summarise(array)
 
 
-def test_a_field_of_a_record_array_is_read_alone() -> None:
+def test_only_the_requested_field_of_a_record_array_is_read() -> None:
     records = np.zeros(50, np.dtype([("flag", "u1"), ("value", "<f4")]))
     records["value"] = np.arange(50)
     records["flag"] = 255

@@ -89,7 +89,7 @@ class TestDumpFiles:
         assert (op.op_type, op.op_name, op.task_id) == ("Conv2D", "n" * 300, 1)
         assert catalog.problems == ()
 
-    def test_a_step_that_is_read_twice_tells_its_problems_once(self, tmp_path: Path) -> None:
+    def test_a_step_that_is_read_twice_reports_its_problems_once(self, tmp_path: Path) -> None:
         add_dump_file(tmp_path / TIME / "0").write_bytes(b"")
         catalog = open_dump(tmp_path)
         for _ in range(3):
@@ -106,7 +106,7 @@ class TestDumpFiles:
         assert list(catalog) == []
         assert len(catalog.problems) == 1
 
-    def test_a_payload_tells_when_its_file_changed(self, tmp_path: Path) -> None:
+    def test_a_payload_knows_when_its_file_changed(self, tmp_path: Path) -> None:
         path = add_dump_file(tmp_path / TIME / "0")
         (record,) = open_dump(tmp_path)
         write_dump_file(path, DumpFile())
@@ -226,7 +226,7 @@ class TestNpyFiles:
         assert record.payload is not None
         assert record.payload.to_host().tolist() == [0, 1, 2]
 
-    def test_several_conversions_of_one_tensor_are_told_and_a_shape_is_no_format(self, tmp_path: Path) -> None:
+    def test_several_conversions_of_one_tensor_are_reported_and_a_shape_is_no_format(self, tmp_path: Path) -> None:
         place = tmp_path / TIME / "0" / "net" / "1" / "0"
         name = f"Conv2D.net_conv1.1.5.{STAMP}.output.0"
         for ending in ("1x3", "ND"):
@@ -370,7 +370,7 @@ class TestAscendLayout(LayoutTests):
     def leave(self, root: Path, step: SampleStep) -> None:
         self.write(root, [step])  # dumps of devices do not record the end of a run
 
-    def test_records_come_back_as_they_went_in(self, tmp_path: Path) -> None:
+    def test_records_are_read_as_they_were_written(self, tmp_path: Path) -> None:
         steps = [sample_step(0), sample_step(1)]
         self.write(tmp_path, steps)
         ops, tensors = self.read(tmp_path)
@@ -380,7 +380,7 @@ class TestAscendLayout(LayoutTests):
             replace(record, statistics={}) for record in expected
         ]
 
-    def test_statistics_come_back_in_full_precision(self, tmp_path: Path) -> None:
+    def test_statistics_are_read_in_full_precision(self, tmp_path: Path) -> None:
         """Six digits, in these files."""
         self.write(tmp_path, [sample_step(5)])
         _, tensors = self.read(tmp_path)
@@ -454,7 +454,7 @@ class TestDirectories:
             ("ReduceSum", "comm", 1),
         ]
 
-    def test_models_of_one_number_are_told_apart_by_name(self, tmp_path: Path) -> None:
+    def test_models_of_one_number_are_distinguished_by_name(self, tmp_path: Path) -> None:
         for number, name in enumerate(["one", "other"]):
             add_dump_file(tmp_path / TIME / "0" / name / "1" / "0", f"Add.add.1.5.{STAMP + number}", "add")
         ops = list(open_dump(tmp_path).ops(graph=1))
@@ -522,7 +522,7 @@ class TestDirectories:
         add_dump_file(tmp_path / "3" / TIME / "0/Net/1/3")
         assert [execution.op.step for execution in open_dump(tmp_path).executions()] == [3]
 
-    def test_an_unknown_directory_is_told_what_either_layout_needs(self, tmp_path: Path) -> None:
+    def test_the_error_for_an_unknown_directory_says_what_each_layout_needs(self, tmp_path: Path) -> None:
         (tmp_path / "stuff").mkdir()
         with pytest.raises(UnknownLayoutError, match=r"holds stuff.*rank_0.*device_id"):
             open_dump(tmp_path)

@@ -328,7 +328,7 @@ def test_a_killed_run_leaves_what_was_filed_after_its_last_step(tmp_path: Path, 
 
 
 @FORMS
-def test_a_damaged_index_is_told_and_the_files_are_read(tmp_path: Path, settings: Mapping[str, Any]) -> None:
+def test_a_damaged_index_is_reported_and_the_files_are_read(tmp_path: Path, settings: Mapping[str, Any]) -> None:
     _file(tmp_path, settings, _small())
     for index in tmp_path.rglob("index.sqlite"):
         index.write_bytes(index.read_bytes()[:100])
@@ -348,7 +348,7 @@ def _overflow(root: Path, settings: Mapping[str, Any], step: SampleStep, status:
 
 
 @pytest.mark.parametrize("settings", [BIN, OPERATOR_BY_OPERATOR, ACL])
-def test_an_overflow_is_told_in_the_bytes_of_a_device(tmp_path: Path, settings: Mapping[str, Any]) -> None:
+def test_an_overflow_is_reported_in_the_bytes_of_a_device(tmp_path: Path, settings: Mapping[str, Any]) -> None:
     ops = _overflow(tmp_path, settings, _small(step=2, graph_id=3, task_id=57, stream_id=4))
     assert [(op.op_type, op.step) for op in ops] == [("MatMul", 2), ("Opdebug", 2)]
     (path,) = tmp_path.rglob("Opdebug.*")
@@ -387,7 +387,7 @@ def test_an_overflow_of_single_operators_is_found_in_its_step(tmp_path: Path) ->
     assert open_dump(tmp_path).steps == (2,)
 
 
-def test_an_atomic_addition_is_told_by_another_accelerator(tmp_path: Path) -> None:
+def test_an_atomic_addition_is_reported_by_another_accelerator(tmp_path: Path) -> None:
     _overflow(tmp_path, BIN, _small(op_type="scatter_add", arguments={"dim": 0}), 0x20)
     (path,) = tmp_path.rglob("Opdebug.*")
     (report,) = decode_opdebug(read_dump_file(path).outputs[0].data.read()).overflows

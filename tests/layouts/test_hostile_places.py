@@ -304,7 +304,7 @@ def test_a_removed_directory_is_one_problem(layout: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("layout", SETTINGS)
-def test_a_damaged_file_is_told_by_its_name_and_spoils_no_command(layout: str, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_by_its_name_and_spoils_no_command(layout: str, damage: str, tmp_path: Path) -> None:
     root = tmp_path / "dump"
     whole = _dump(root, layout)
     file: Path = whole[0].payload.path  # type: ignore[union-attr]
@@ -385,7 +385,7 @@ def test_a_line_far_out_on_the_stack_is_found_for_all_operators_within(tmp_path:
 
 
 @pytest.mark.parametrize("layout", ["mindspore-2.3", "mindspore-2.10"])
-def test_graph_files_tell_the_innermost_and_the_outermost_lines(layout: str) -> None:
+def test_graph_files_have_the_innermost_and_the_outermost_lines(layout: str) -> None:
     def graph(stacks: list[Stack]) -> Graph:
         nodes = [
             GraphNode(op_name=f"Default/Add-op{place}", op_type="Add", stack=stack)
@@ -406,7 +406,7 @@ def test_graph_files_tell_the_innermost_and_the_outermost_lines(layout: str) -> 
         assert (stack[8].file, stack[8].code) == ("", "... 888 lines of the stack are left out")
 
 
-def test_json_of_operators_tells_as_many_lines_and_how_many_are_missing(tmp_path: Path) -> None:
+def test_json_of_operators_has_as_many_lines_and_counts_the_missing_ones(tmp_path: Path) -> None:
     filed(tmp_path, levels(100))
     catalog = open_dump(tmp_path)
     told = json.loads("".join(dump_json(catalog, catalog.ops(), damaged=[])))

@@ -383,7 +383,7 @@ def test_constants_are_kept_apart_from_the_steps(tmp_path: Path) -> None:
         "UPDATE constants SET statistics = '['",
     ],
 )
-def test_a_damaged_constant_is_told_as_a_problem(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_constant_is_reported_as_a_problem(damage: str, tmp_path: Path) -> None:
     writer = new_writer(DumpPlan(path=tmp_path, saved_data="full"))
     file_step(writer, sample_step(0))
     record = sample_step(0).tensors[0]
@@ -535,7 +535,7 @@ def test_a_child_of_another_thread_s_transaction_can_read(tmp_path: Path) -> Non
     assert status == 0
 
 
-def test_a_file_that_took_the_place_of_another_is_read_anew(tmp_path: Path) -> None:
+def test_a_file_that_took_the_place_of_another_is_read_again(tmp_path: Path) -> None:
     root, other = _dump(tmp_path / "dump", 1), _dump(tmp_path / "other", 3)
     reader = IndexReader(index_file(root), root / "rank_0")
     (batch,) = reader.batches
@@ -563,7 +563,7 @@ def test_threads_read_at_once(tmp_path: Path) -> None:
     assert found == [found[0]] * len(roots)
 
 
-def test_nothing_is_kept_of_a_dump_that_nobody_reads(tmp_path: Path) -> None:
+def test_nothing_is_kept_of_a_dump_that_is_not_read(tmp_path: Path) -> None:
     root = _dump(tmp_path / "dump", 1)
     reader = IndexReader(index_file(root), root / "rank_0")
     assert _is_open(index_file(root))

@@ -164,7 +164,7 @@ def test_an_operator_that_gets_the_name_of_another_keeps_its_own_makers() -> Non
     ]
 
 
-def test_a_parameter_is_found_behind_the_operators_that_load_it() -> None:
+def test_a_parameter_is_found_through_the_operators_that_load_it() -> None:
     load = GraphNode(op_name="A/Load-op0", op_type="Load", inputs=(GraphInput("Parameter.w"),), runs_kernel=False)
     reader = GraphNode(op_name="A/Mul-op0", op_type="Mul", inputs=(GraphInput("A/Load-op0:0"),))
     names = TrueNames((), (), Graph(graph_id=0, nodes=(load, reader)))
@@ -255,7 +255,7 @@ def test_an_item_without_a_known_index_has_no_maker() -> None:
     assert names.source(reader, 0) is None
 
 
-def test_the_elements_of_a_tuple_that_the_program_gives_are_told_apart() -> None:
+def test_the_elements_of_a_tuple_that_the_program_gives_are_distinguished() -> None:
     gradients = tuple(GraphInput("Parameter.gradients") for _ in range(3))
     pack = GraphNode(op_name="A/MakeTuple-op0", op_type="MakeTuple", inputs=gradients, runs_kernel=False)
     reader = GraphNode(op_name="A/SGD-op0", op_type="SGD", inputs=(GraphInput("A/TupleGetItem-op0:0"),))

@@ -271,7 +271,7 @@ def test_without_its_index_a_packed_dump_is_read_by_its_records(tmp_path: Path) 
     assert sorted(record.payload.to_host().tobytes() for record in found if record.payload) == elements
 
 
-def test_without_its_index_a_damaged_record_alone_is_left_out_and_told(tmp_path: Path) -> None:
+def test_without_its_index_only_a_damaged_record_is_left_out_and_reported(tmp_path: Path) -> None:
     _train(tmp_path, "packed")
     (tmp_path / "rank_0/.dump_metadata/index.sqlite").unlink()
     whole = list(opdump.open(tmp_path).tensors(step=0))

@@ -144,7 +144,7 @@ def damaged(file: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [cut_off, cut_within_zeros, emptied, damaged, Path.unlink])
-def test_damage_is_told_as_by_records(
+def test_damage_is_reported_as_it_is_by_records(
     harm: Callable[[Path], None], dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound = check_dump(opdump.open(dump), Thresholds())

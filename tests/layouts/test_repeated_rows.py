@@ -198,7 +198,7 @@ def test_another_operator_is_another_pattern(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"stride": 2}, {}], ids=["others", "none"])
-def test_other_arguments_are_told_by_the_batch(arguments: dict[str, Any]) -> None:
+def test_other_arguments_are_reported_by_the_batch(arguments: dict[str, Any]) -> None:
     batches = Batches()
     first, second = _step(0), _step(1)
     op = replace(second[0].op, arguments=arguments)

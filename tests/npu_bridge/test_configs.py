@@ -249,7 +249,7 @@ npu_config_proto()
     assert "FrameworkMissingError: the npu_bridge of opdump needs TensorFlow, which cannot be imported" in done.stderr
 
 
-def test_names_that_there_are_not_are_told() -> None:
+def test_names_that_do_not_exist_are_reported() -> None:
     from opdump.npu_bridge.estimator.npu import npu_config, npu_estimator
 
     with pytest.raises(AttributeError, match="has no attribute 'NPUConfig'; it has DumpConfig, NPURunConfig"):
@@ -338,7 +338,7 @@ assert "tensorflow" not in sys.modules
 """)
 
 
-def test_a_module_that_there_is_not_is_not_found() -> None:
+def test_a_module_that_does_not_exist_is_not_found() -> None:
     done = _run("import opdump.npu_bridge\nimport npu_bridge.estimator.nothing")
     assert "No module named 'npu_bridge.estimator.nothing'" in done.stderr
     assert "No module named 'npu_bridgework'" in _run("import opdump.npu_bridge\nimport npu_bridgework").stderr
@@ -442,7 +442,7 @@ def test_a_shutdown_operation_of_the_program_is_run_and_none_is_not() -> None:
     assert session.done == ["end", "closed"]
 
 
-def test_every_listed_name_is_there_and_a_missing_one_is_told() -> None:
+def test_every_listed_name_exists_and_a_missing_one_is_reported() -> None:
     lazy = {"NPUEstimator", "NPURunConfig", "NpuEmptyHook", "RewriterConfig"}
     assert lazy == {name for name in npu_init.__all__ if name not in vars(npu_init)}
     with pytest.raises(AttributeError, match=r"npu_init' has no attribute 'NPUOptimizer'; docs/tensorflow-config"):

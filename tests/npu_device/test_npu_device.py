@@ -153,7 +153,7 @@ def test_without_a_number_the_device_is_that_of_the_environment(process: None, m
     assert (device.device_id, device.dump.plan) == (6, None)
 
 
-def test_what_only_the_graph_engine_checks_is_told_when_the_device_is_opened(process: None, tmp_path: Path) -> None:
+def test_what_only_the_graph_engine_checks_is_reported_when_the_device_is_opened(process: None, tmp_path: Path) -> None:
     dump = npu.global_options().dump_config
     dump.enable_dump = True
     with pytest.raises(TensorflowConfigError, match=r"E10058: npu_device: dump_path: if use dump function"):
@@ -172,7 +172,7 @@ def test_what_only_the_graph_engine_checks_is_told_when_the_device_is_opened(pro
     assert opened_device.dump.plan.captures == "overflow"
 
 
-def test_a_name_that_there_is_not_is_told() -> None:
+def test_a_name_that_does_not_exist_is_reported() -> None:
     with pytest.raises(
         AttributeError, match=r"no attribute 'distribute'; docs/tensorflow-config\.md lists what it has"
     ):

@@ -218,7 +218,7 @@ for point in points:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_a_killed_recording_did_not_finish_is_left_out_or_told(tmp_path: Path, layout: str) -> None:
+def test_what_a_killed_recording_did_not_finish_is_left_out_or_reported(tmp_path: Path, layout: str) -> None:
     record(tmp_path / "whole", layout)
     whole = opdump.open(tmp_path / "whole")
     points = (4, 7, 9)
@@ -419,7 +419,7 @@ def test_a_run_in_pieces_is_not_repeated_for_a_dump_that_was_lost_in_it(calls: C
     assert same_bits([answer], plain_run(chain().SerializeToString(), {"x": numbers(4)}))
 
 
-def test_operators_behind_the_one_whose_file_failed_are_not_told() -> None:
+def test_operators_after_the_one_whose_file_failed_are_not_reported() -> None:
     plan = DumpPlan(path=Path("dump"), saved_data="tensor", inputs=False)
     recorder = make_recorder(plan, FullDisk(room=0), NumpyReader.of_plan(plan))
     told: list[OpRecord] = []

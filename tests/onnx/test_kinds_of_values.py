@@ -389,7 +389,7 @@ def test_nan_is_born_where_it_was_made_and_passed_on_by_what_takes_it_out(tmp_pa
     assert "passed on by 2 operators" in printed
 
 
-def test_nan_in_a_sequence_that_was_fed_is_not_made_by_who_takes_it_out(tmp_path: Path) -> None:
+def test_nan_in_a_sequence_that_was_fed_is_not_attributed_to_its_reader(tmp_path: Path) -> None:
     kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, [2]))
     model = model_of(
         [

@@ -80,7 +80,7 @@ def test_the_execution_order_has_the_full_names_of_these_files(tmp_path: Path) -
     assert history.read_text().split() == ["0"]
 
 
-def test_the_graph_says_who_made_what_and_of_what_type(tmp_path: Path) -> None:
+def test_the_graph_has_the_maker_and_the_type_of_each_value(tmp_path: Path) -> None:
     graph = graph_of(dumped(tmp_path, convolutions(), {"x": numbers(1, 2, 4, 4)}))
     assert [value.name for value in graph.parameters] == ["k", "w"]
     first, second = graph.node("/layer1/Conv"), graph.node("/layer2/Conv-op1")

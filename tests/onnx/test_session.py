@@ -125,7 +125,7 @@ def test_layers_and_ranges_add_to_each_other(entries: list[ModelSelection], capt
 @pytest.mark.parametrize(
     ("sides", "wanted"), [({"inputs": False}, ("a", "b", "y")), ({"outputs": False}, ("a", "b")), ({}, ("a", "b", "y"))]
 )
-def test_only_values_that_somebody_wants_become_outputs(sides: dict[str, bool], wanted: tuple[str, ...]) -> None:
+def test_only_requested_values_become_outputs(sides: dict[str, bool], wanted: tuple[str, ...]) -> None:
     recording = Recording(chain(), sides)
     recording.run({"x": numbers(3)})
     assert sorted(recording.session._recorded.wanted) == sorted(wanted)
@@ -166,7 +166,7 @@ def test_a_program_may_write_into_what_it_fed_and_what_it_got() -> None:
     assert same_bits(recording.elements("neg", "output"), answer)
 
 
-def test_statistics_of_a_tensor_are_the_same_for_all_who_read_it() -> None:
+def test_statistics_of_a_tensor_are_the_same_for_all_its_readers() -> None:
     recording = Recording(chain(), {"saved_data": "statistic", "statistic_category": ("max", "md5")})
     for step in range(3):
         recording.run({"x": numbers(4, seed=step)})
@@ -276,7 +276,7 @@ def test_int64_is_recorded_as_it_is() -> None:
     assert recording.elements("shape", "output").tolist() == [2, 5]
 
 
-def test_watched_outputs_are_told_after_each_chosen_operator() -> None:
+def test_watched_outputs_are_reported_after_each_chosen_operator() -> None:
     nodes = [helper.make_node("Neg", ["x" if not i else f"v{i}"], [f"v{i + 1}"], name="CDABE"[i]) for i in range(5)]
     model = model_of(nodes, X, {"v5": (FLOAT, ["n"])})
     selection = ModelSelection(layers=("A", "B"), watcher_nodes=("C", "D", "E"))
@@ -317,7 +317,7 @@ def test_the_judge_of_overflows_gets_all_tensors_of_an_operator() -> None:
     ]
 
 
-def test_a_layer_that_no_operator_is_called_by_is_told() -> None:
+def test_a_layer_that_no_operator_is_called_by_is_reported() -> None:
     recording = Recording(chain(), {"models": (ModelSelection(layers=("relu", "Relu")),)})
     recording.run({"x": numbers(3)})
     assert recording.captured == ["relu"]

@@ -248,7 +248,7 @@ def test_a_layout_that_is_none_or_cannot_be_loaded_is_refused_with_the_reason(in
     assert shown.stderr.count("it is ignored") == 2
 
 
-def test_a_framework_that_nobody_adds_is_named_with_those_that_are_there(installed: Path, tmp_path: Path) -> None:
+def test_an_unknown_framework_is_named_with_the_known_ones(installed: Path, tmp_path: Path) -> None:
     script = EXAMPLE / "train.py"
     done = python(installed, "-m", "opdump", "run", "--framework", "caffe", "--path", "dump", script, cwd=tmp_path)
     assert done.returncode == 1

@@ -138,7 +138,7 @@ def test_a_handler_that_is_not_pythons_is_kept_and_called() -> None:
         library.signal(signal.SIGINT, before)
 
 
-def test_a_handler_that_is_installed_meanwhile_stays_and_is_told() -> None:
+def test_a_handler_that_is_installed_meanwhile_stays_and_is_reported() -> None:
     told: list[int] = []
 
     def later(number: int, _: Any) -> None:
@@ -174,7 +174,7 @@ def test_in_another_thread_nothing_waits() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_process_that_another_thread_forks_meanwhile_is_told_at_once() -> None:
+def test_a_process_that_another_thread_forks_meanwhile_is_reported_at_once() -> None:
     begun, ended = threading.Event(), threading.Event()
     status: list[int] = []
 

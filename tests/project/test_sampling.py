@@ -74,7 +74,7 @@ def test_a_share_of_the_cases_runs_and_one_of_each_kind(tmp_path: Path) -> None:
     assert "2 of 6: test_some.py::test_of_kinds" in told
 
 
-def test_several_processes_run_the_same_choice_and_tell_it_once(tmp_path: Path) -> None:
+def test_several_processes_run_the_same_selection_and_report_it_once(tmp_path: Path) -> None:
     found, _ = _run(tmp_path, "--sampled")
     shared, told = _run(tmp_path, "--sampled", "-n", "2")
     assert shared == found

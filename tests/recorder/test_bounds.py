@@ -303,7 +303,7 @@ def test_losses_of_a_step_count_together() -> None:
     assert found == ["loss-spike in step 19: 49, the median before is 2"]
 
 
-def test_what_a_program_tells_counts_alone() -> None:
+def test_only_the_loss_that_a_program_passes_counts() -> None:
     found: list[str] = []
     rule = LossSpikes(found.append)
     for step in range(20):

@@ -194,7 +194,7 @@ def test_wrong_name_gives_the_nearest(dump: Path) -> None:
     ("name", "why"),
     [("aten::randn", "draws random numbers"), ("aten::bernoulli_.float", "draws random numbers"), ("t-op", "view")],
 )
-def test_what_cannot_be_run_again_is_told(dump: Path, name: str, why: str) -> None:
+def test_what_cannot_be_run_again_is_reported(dump: Path, name: str, why: str) -> None:
     if name == "t-op":
         name = next(opdump.open(dump).ops("aten::t", include_skipped=True)).op_name
     else:
@@ -204,14 +204,14 @@ def test_what_cannot_be_run_again_is_told(dump: Path, name: str, why: str) -> No
     assert why in done.stderr
 
 
-def test_statistics_alone_are_told(tmp_path: Path) -> None:
+def test_statistics_without_elements_are_reported(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = replay(dumped(tmp_path, "statistic"), "--op", "aten::cat")
     assert done.exit_code == 3
     assert "the dump has only statistics; record values too, with `opdump run --full`" in done.stderr
 
 
-def test_operator_of_a_package_is_told(tmp_path: Path) -> None:
+def test_operator_of_a_package_is_reported(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
 
     doubled = torch.library.custom_op(
@@ -223,7 +223,7 @@ def test_operator_of_a_package_is_told(tmp_path: Path) -> None:
         opdump.replay(tmp_path, "opdump_tests::doubled")
 
 
-def test_missing_framework_is_told(dump: Path) -> None:
+def test_missing_framework_is_reported(dump: Path) -> None:
     program = f"""\
 import sys
 sys.modules["torch"] = None

@@ -89,7 +89,7 @@ def test_a_whole_name_means_the_one_operator_that_has_it(dump: Path) -> None:
     assert opdump.replay(dump, "softmax").op.op_name == "softmax"
 
 
-def test_a_version_that_the_dump_does_not_tell_is_told(dump: Path) -> None:
+def test_a_version_that_the_dump_does_not_have_is_reported(dump: Path) -> None:
     with pytest.raises(CannotReplayError, match="has another meaning before version 13"):
         opdump.replay(dump, "softmax_over_channels")
 
@@ -123,7 +123,7 @@ def test_written_program_needs_no_opdump(dump: Path, tmp_path: Path) -> None:
         assert recorded.partition(":")[2] == now.partition(":")[2]
 
 
-def test_operators_that_draw_are_told(tmp_path: Path) -> None:
+def test_operators_that_draw_random_numbers_are_reported(tmp_path: Path) -> None:
     path = dumped(tmp_path, helper.make_node("Bernoulli", ["x"], ["y"], name="draw"), x=np.full((3,), 0.5, np.float32))
     with pytest.raises(CannotReplayError, match="draws random numbers"):
         opdump.replay(path, "draw")

@@ -170,7 +170,7 @@ def test_small_files_of_a_new_directory_appear_with_it(tmp_path: Path, monkeypat
     assert sink.files_written == sink.bytes_written == 9
 
 
-def test_a_directory_that_somebody_else_made_meanwhile_keeps_what_is_in_it(
+def test_a_directory_that_another_process_made_meanwhile_keeps_its_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interfering(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory, write: Write) -> int:
@@ -221,7 +221,7 @@ def test_a_failure_is_raised_at_the_next_calls_and_not_again_by_close(tmp_path: 
     assert _files(tmp_path) == ["Net"]
 
 
-def test_close_raises_a_failure_that_nobody_heard_of(tmp_path: Path) -> None:
+def test_close_raises_a_failure_that_was_not_raised_before(tmp_path: Path) -> None:
     sink = DirectorySink(tmp_path)
     (tmp_path / "Net").write_text("a file in the way")
     sink.write_array("Net/x.npy", np.zeros(3))
@@ -438,7 +438,7 @@ def _whole_files(root: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_any_exception_in_a_writer_is_told_by_the_next_call(
+def test_any_exception_in_a_writer_is_raised_by_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     _raising(monkeypatch, error, after=5)
@@ -458,7 +458,7 @@ def test_any_exception_in_a_writer_is_told_by_the_next_call(
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_an_exception_that_no_call_told_is_told_by_close(
+def test_an_exception_that_no_call_raised_is_raised_by_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     _raising(monkeypatch, error, after=0)

@@ -174,7 +174,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_behind_the_magic_give_an_array_or_the_one_error(tail: bytes) -> None:
+def test_any_bytes_after_the_magic_give_an_array_or_the_one_error(tail: bytes) -> None:
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"opdump-any-bytes-{os.getpid()}.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00" + tail)
     try:

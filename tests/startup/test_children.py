@@ -111,7 +111,7 @@ def test_children_of_every_kind_are_captured(tmp_path: Path, lines: list[str], p
     )
 
 
-def test_a_child_that_is_killed_is_told_and_the_rest_is_readable(tmp_path: Path) -> None:
+def test_a_child_that_is_killed_is_reported_and_the_rest_is_readable(tmp_path: Path) -> None:
     _, report = run(
         tmp_path,
         "train(0); print([joined(multiprocessing.get_context('fork').Process(target=die, args=(steps,))) for steps in (2, 0)])",
@@ -127,7 +127,7 @@ def test_a_child_that_is_killed_is_told_and_the_rest_is_readable(tmp_path: Path)
     assert {execution.op.step for execution in catalog.executions(rank=0)} == {0, 1}
 
 
-def test_children_that_are_left_out_are_counted_and_told(tmp_path: Path) -> None:
+def test_children_that_are_left_out_are_counted_and_reported(tmp_path: Path) -> None:
     body = "train(0); [joined(multiprocessing.get_context('fork').Process(target=train, args=(n,))) for n in (1, 2)]"
     _, report = run(tmp_path, body, "--no-children")
     assert [child["end"] for child in report["children"]] == ["not captured"] * 2
@@ -247,7 +247,7 @@ POOL = """
 
 
 @pytest.mark.parametrize("way", ["opdump run", "OPDUMP_START"])
-def test_the_report_waits_for_pools_and_for_processes_that_nobody_joined(tmp_path: Path, way: str) -> None:
+def test_the_report_waits_for_pools_and_for_processes_that_were_not_joined(tmp_path: Path, way: str) -> None:
     if way == "opdump run":
         _, report = run(tmp_path, POOL)
     else:
@@ -296,7 +296,7 @@ def test_a_run_that_filed_nothing_is_one_that_ended(tmp_path: Path) -> None:
     assert shown["ended"] is not None
 
 
-def test_children_of_another_framework_are_counted_and_told(tmp_path: Path) -> None:
+def test_children_of_another_framework_are_counted_and_reported(tmp_path: Path) -> None:
     # An importable module of that name is enough for opdump to notice: nothing in it is called.
     (tmp_path / "tensorflow.py").write_text("__version__ = '2.21.0'\n")
     body = """
@@ -328,7 +328,7 @@ def test_forked_children_that_import_another_framework_and_run_nothing_of_this_o
     ]
 
 
-def test_processes_that_cannot_be_followed_are_counted_and_told(tmp_path: Path) -> None:
+def test_processes_that_cannot_be_followed_are_counted_and_reported(tmp_path: Path) -> None:
     body = """
     said = [sys.executable, '-c', 'import os; print(sorted(os.environ))']
     for command, environ in (

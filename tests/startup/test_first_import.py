@@ -40,7 +40,7 @@ def test_functions_get_the_module_when_it_is_there_in_their_order(module: str) -
     assert type(imported.__spec__.loader).__name__ == "SourceFileLoader", "the module keeps its own loader"
 
 
-def test_nobody_is_called_twice_and_nothing_stays(module: str) -> None:
+def test_no_callback_is_called_twice_or_kept(module: str) -> None:
     calls: list[ModuleType] = []
     before = list(sys.meta_path)
     after_import(module, calls.append)
@@ -99,7 +99,7 @@ def test_an_error_of_a_function_comes_out_of_the_import(module: str) -> None:
         importlib.import_module(module)
 
 
-def test_a_module_that_is_not_there_stays_so() -> None:
+def test_a_missing_module_stays_missing() -> None:
     after_import("opdump_test_nowhere", lambda _: None)
     try:
         with pytest.raises(ModuleNotFoundError):
@@ -108,7 +108,7 @@ def test_a_module_that_is_not_there_stays_so() -> None:
         forget_import("opdump_test_nowhere")
 
 
-def test_who_waits_for_one_of_several_modules_is_called_around_the_import_until_it_stands_down(module: str) -> None:
+def test_a_callback_for_one_of_several_modules_is_called_around_the_import_until_it_is_removed(module: str) -> None:
     told: list[str] = []
     after_import(module, lambda found: told.append(f"function {found.value}"))
     wait_for(
@@ -131,7 +131,7 @@ def test_to_stand_down_leaves_the_functions_of_others_waiting(module: str) -> No
     assert functions_waiting(module) == 1
 
 
-def test_who_is_forgotten_while_the_module_is_imported_is_not_called(module: str, tmp_path: Path) -> None:
+def test_a_callback_that_is_removed_while_the_module_is_imported_is_not_called(module: str, tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.py").write_text(
         f"from opdump.interpreter.imports import forget_import\nforget_import({NAME!r})\n"
     )

@@ -61,7 +61,7 @@ def test_both_give_the_same_of_every_frame() -> None:
     assert _nested(5, compare) > 20
 
 
-def test_a_walk_ends_where_it_is_told_to(walking: Any) -> None:
+def test_a_walk_ends_at_the_given_end(walking: Any) -> None:
     walk = walking(_is_ours, _is_mine)
 
     def look() -> tuple[Any, Any, FrameType]:

@@ -209,7 +209,7 @@ def test_opdump_run_is_not_captured_twice(script: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["variable", "option"])
-def test_a_variable_that_names_another_file_is_never_passed_over_in_silence(script: Path, way: str) -> None:
+def test_a_variable_that_names_another_file_is_never_ignored_in_silence(script: Path, way: str) -> None:
     (script / "other.json").write_text((script / "data_dump.json").read_text())
     environ = {"MS_ACL_DUMP_CFG_PATH": "other.json"}
     if way == "variable":

@@ -37,7 +37,7 @@ def forked(work):
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_every_way_of_starting_a_process_is_told_once(tmp_path: Path, compiled: bool) -> None:
+def test_every_way_of_starting_a_process_is_reported_once(tmp_path: Path, compiled: bool) -> None:
     lines = {
         "subprocess.run(nothing)": ["started True True PYTHON"],
         "subprocess.run(nothing, env={})": ["started True False PYTHON"],
@@ -181,7 +181,7 @@ def test_the_last_child_of_a_killed_run_removes_what_they_shared(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_nobody_keeps_the_numbers_any_more_no_two_processes_take_the_same(tmp_path: Path) -> None:
+def test_two_processes_never_take_the_same_number_after_the_numbers_are_lost(tmp_path: Path) -> None:
     family = Family.begin(DumpPlan(path=tmp_path), {"rank": 0})
     family.end()
     assert family.own_number() == 100_000_000 + os.getpid()

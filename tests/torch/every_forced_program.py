@@ -21,5 +21,5 @@ def test_a_program_on_a_device_is_the_same_and_its_dump_is_that_of_the_host(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_that_is_recorded_into_a_graph_is_left_alone(program: str, mode: str, tmp_path: Path) -> None:
+def test_a_program_that_is_recorded_into_a_graph_is_left_unchanged(program: str, mode: str, tmp_path: Path) -> None:
     assert_left_alone_in_graphs(PROGRAMS[program], mode, tmp_path)

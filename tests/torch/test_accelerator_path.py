@@ -135,7 +135,7 @@ def test_what_begins_within_a_mode_goes_on_outside_of_it(name: str) -> None:
     assert summaries.refusals() == []
 
 
-def test_a_function_mode_sees_the_program_alone(tmp_path: Path) -> None:
+def test_a_function_mode_sees_only_the_program(tmp_path: Path) -> None:
     seen = []
     for capture in (nullcontext, lambda: forced_capture(DumpPlan(path=tmp_path, saved_data="full"))):
         log = _Logging()
@@ -234,7 +234,7 @@ def test_nothing_is_asked_of_a_device_while_it_records_a_graph(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", ["overflow", "exception", "watch", "acl all", "async"])
-def test_graphs_are_left_alone_in_every_mode(mode: str, tmp_path: Path) -> None:
+def test_graphs_are_left_unchanged_in_every_mode(mode: str, tmp_path: Path) -> None:
     device = LateDevice()
     with forced_capture(DumpPlan(path=tmp_path, **MODES[mode]), device) as forced, device.recording_a_graph():
         net = ConvNet().eval()
@@ -534,7 +534,7 @@ def test_a_graph_that_only_its_own_thread_can_break_leaves_the_others_alone(tmp_
     assert forced.recorder.tally.skipped["device graph"] == 0
 
 
-def test_streams_beside_the_recorded_one_are_left_alone_too(tmp_path: Path) -> None:
+def test_streams_beside_the_recorded_one_are_left_unchanged_too(tmp_path: Path) -> None:
     """The recording thread may use a stream outside of the graph; waiting for that stream would invalidate the graph."""
     device = LateDevice()
     graph = LateDevice.Graph()
@@ -671,7 +671,7 @@ def test_lengths_of_packed_sequences_are_the_hosts(turns: int) -> None:
 
 
 @TURNS
-def test_memory_that_a_tensor_no_longer_has_is_left_alone(turns: int) -> None:
+def test_memory_that_a_tensor_no_longer_has_is_left_unchanged(turns: int) -> None:
     with LateDevice(turns).program():
         grown = torch.ones(4).mul_(2)
         grown.resize_(4000)

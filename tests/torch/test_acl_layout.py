@@ -232,7 +232,7 @@ def test_the_level_op_is_what_the_program_called(tmp_path: Path) -> None:
     assert all(execution.op.stack[0].file == __file__ for execution in executions)
 
 
-def test_a_module_at_the_level_op_has_its_parameters_and_buffers_behind_the_inputs_of_the_call(tmp_path: Path) -> None:
+def test_a_module_at_the_level_op_has_its_parameters_and_buffers_after_the_inputs_of_the_call(tmp_path: Path) -> None:
     norm = nn.BatchNorm2d(2)
     net = nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), nn.Linear(32, 3, bias=False))
     lookup = nn.Embedding(5, 2)

@@ -303,7 +303,7 @@ def test_blacklists_know_modules_at_the_level_op(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_names_that_match_nothing_are_told_with_the_nearest(
+def test_names_that_match_nothing_are_reported_with_the_nearest(
     entry: ModelSelection, texts: list[str], tmp_path: Path
 ) -> None:
     _, report = dumped(tmp_path, ResNet(), entry, level="op")

@@ -224,7 +224,7 @@ def _overflowing() -> None:
         (3, ["mul", "scatter_add"], ["AI Core 0x20", "DHA Atomic Add 0x900"]),
     ],
 )
-def test_overflow_mode_dumps_what_overflowed_and_tells_how(
+def test_overflow_mode_dumps_what_overflowed_and_says_how(
     tmp_path: Path, file_format: str, mode: int, types: list[str], statuses: list[str]
 ) -> None:
     config = _config(tmp_path, file_format, op_debug_mode=mode)

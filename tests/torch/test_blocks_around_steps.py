@@ -134,7 +134,7 @@ def test_a_block_of_another_thread_is_that_threads(tmp_path: Path) -> None:
     assert all(depth > 0 or not any(keys) for depth, *keys in seen)
 
 
-def test_a_compiled_function_with_a_block_inside_is_not_compiled_anew(tmp_path: Path) -> None:
+def test_a_compiled_function_with_a_block_inside_is_not_compiled_again(tmp_path: Path) -> None:
     def function(x: Tensor) -> Tensor:
         with torch.inference_mode():
             inside = x.exp()

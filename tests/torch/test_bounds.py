@@ -41,7 +41,7 @@ def train(steps: int = 40, width: int = 64) -> list[torch.Tensor]:
     return losses
 
 
-def test_what_runs_behind_the_last_step_belongs_to_it_however_much_was_filed_before(tmp_path: Path) -> None:
+def test_what_runs_after_the_last_step_belongs_to_it_however_much_was_filed_before(tmp_path: Path) -> None:
     """A step takes 60 kB, and 40 kB may wait until their step is known."""
     bounds: list[dict[str, Any]] = [{}, {"max_memory": 80_000}]
     for number, bound in enumerate(bounds):
@@ -251,7 +251,7 @@ def test_a_ring_within_a_disk_bound(tmp_path: Path) -> None:
     assert opdump.open(tmp_path / "d").runs[0].degraded == report.degraded
 
 
-def test_show_and_check_tell_what_was_left_out(tmp_path: Path) -> None:
+def test_show_and_check_list_what_was_left_out(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path / "d", max_disk="1kB", **STATISTICS):
         train(4)
     said = "from step 1 on nothing is recorded: "
@@ -262,7 +262,7 @@ def test_show_and_check_tell_what_was_left_out(tmp_path: Path) -> None:
     assert json.loads(shown.stdout)["runs"][0]["degraded"][-1]["now"] == "off"
 
 
-def test_time_is_measured_and_told(tmp_path: Path) -> None:
+def test_time_is_measured_and_reported(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path / "d", **STATISTICS) as dump:
         train(3)
     report = dump.report
@@ -303,7 +303,7 @@ def test_steps_are_left_out_where_time_is_short(tmp_path: Path, monkeypatch: pyt
     assert len(dump.report.steps) < 100
 
 
-def test_an_adapter_that_cannot_tell_its_time_takes_no_bound_of_it(tmp_path: Path) -> None:
+def test_an_adapter_without_a_clock_has_no_time_bound(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     with (
         pytest.raises(ConfigError, match="captures of jax cannot measure their own time"),
@@ -354,7 +354,9 @@ def test_processes_share_a_disk_bound(tmp_path: Path) -> None:
         (("--max-overhead", "10"), "max_overhead: found '10', expected a share above 0 such as \"10%\""),
     ],
 )
-def test_a_wrong_bound_is_told_before_the_program_runs(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+def test_a_wrong_bound_is_reported_before_the_program_runs(
+    arguments: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
     ended = run(tmp_path, *arguments)
     assert ended.returncode == 1
     assert says in ended.stderr

@@ -139,7 +139,7 @@ def test_kernels_select_by_type_name_and_expression_in_backward_too(tmp_path: Pa
     assert dump.report.warnings == ()
 
 
-def test_a_kernel_that_matches_nothing_is_said_at_the_end(tmp_path: Path) -> None:
+def test_a_kernel_that_matches_nothing_is_reported_at_the_end(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path, iteration="1", kernels=["Conv2D", "NoSuchOperator"]) as dump:
         train_convnet()
     assert dump.report is not None

@@ -123,7 +123,7 @@ def test_a_meta_tensor_is_a_counted_skip(tmp_path: Path) -> None:
     assert dump.report.tensors_skipped["no storage"] >= 1
 
 
-def test_memory_that_nobody_wrote_is_a_counted_skip(tmp_path: Path) -> None:
+def test_memory_that_nothing_wrote_is_a_counted_skip(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path) as dump:
         torch.empty(3).fill_(7)
     assert dump.report is not None

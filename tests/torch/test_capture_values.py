@@ -443,7 +443,7 @@ def test_an_exception_has_them_too(tmp_path: Path) -> None:
     assert {"other": 0.5} in found["mul_"]
 
 
-def test_a_number_that_changes_at_one_line_is_told_each_time(tmp_path: Path) -> None:
+def test_a_number_that_changes_at_one_line_is_reported_each_time(tmp_path: Path) -> None:
     def program() -> None:
         x = torch.ones(3)
         for number in (1, 2, 2, 2.0, True):

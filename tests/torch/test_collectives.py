@@ -338,7 +338,7 @@ def test_a_rank_is_known_where_no_mode_sees_its_collectives(tmp_path: Path) -> N
 
 @needs_gloo
 @pytest.mark.timeout(900)
-def test_what_has_not_arrived_or_has_failed_is_told_and_never_filed_as_a_result(tmp_path: Path) -> None:
+def test_what_has_not_arrived_or_has_failed_is_reported_and_never_filed_as_a_result(tmp_path: Path) -> None:
     said = run(tmp_path, "unwaited", "failing")
     plain, captured, children, warnings = said["unwaited"]
     assert (plain, captured, warnings) == ([0, 0], [0, 0], [])

@@ -283,7 +283,7 @@ def test_a_failing_gradient_leaves_capture_on(tmp_path: Path) -> None:
     assert not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
 
 
-def test_a_gradient_that_runs_after_the_capture_is_left_alone(tmp_path: Path) -> None:
+def test_a_gradient_that_runs_after_the_capture_is_left_unchanged(tmp_path: Path) -> None:
     x = normal(7).requires_grad_()
     with opdump.capture(path=tmp_path):
         result = x.prod()

@@ -97,7 +97,7 @@ def _facts(catalog: opdump.Catalog, step: int) -> list[object]:
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_training_goes_on_as_it_was_and_the_cause_is_told_once(
+def test_a_training_goes_on_as_it_was_and_the_cause_is_reported_once(
     layout: str,
     part: str,
     error: Exception,

@@ -160,7 +160,7 @@ def test_a_directory_that_is_made_again_under_a_running_dump_stays_empty(
 
 
 @pytest.mark.parametrize("layout", DATA)
-def test_a_rename_that_fails_is_told(
+def test_a_rename_that_fails_is_reported(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = _train()
@@ -234,7 +234,7 @@ def test_an_index_that_another_program_locks_is_reported_as_locked(
 
 
 @pytest.mark.parametrize("layout", DATA)
-def test_two_runs_at_once_in_one_directory_are_told_apart(layout: str, tmp_path: Path) -> None:
+def test_two_runs_at_once_in_one_directory_are_distinguished(layout: str, tmp_path: Path) -> None:
     root = tmp_path / "dump"
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

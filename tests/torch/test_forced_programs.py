@@ -61,7 +61,7 @@ def test_a_program_on_a_device_is_the_same_and_its_dump_is_that_of_the_host(
 
 
 @pytest.mark.parametrize(("number", "program"), list(enumerate(PROGRAMS)))
-def test_a_program_that_is_recorded_into_a_graph_is_left_alone(number: int, program: str, tmp_path: Path) -> None:
+def test_a_program_that_is_recorded_into_a_graph_is_left_unchanged(number: int, program: str, tmp_path: Path) -> None:
     _ask_the_release(program)
     assert assert_left_alone_in_graphs(PROGRAMS[program], list(MODES)[3 * number % len(MODES)], tmp_path) > 0
 

@@ -80,7 +80,7 @@ def test_a_line_keeps_its_name_when_the_interpreter_has_warmed_up(tmp_path: Path
     assert _names(catalog, 1) == _names(catalog, 22)
 
 
-def test_writes_into_parts_of_a_tensor_are_the_sources_of_these_parts_alone(tmp_path: Path) -> None:
+def test_writes_into_parts_of_a_tensor_are_the_sources_of_only_these_parts(tmp_path: Path) -> None:
     def program() -> list[Tensor]:
         gates = torch.randn(2, 8).mul(1.0)
         first, second, third = gates[:, :3], gates[:, 3:6], gates[:, 6:]
@@ -203,7 +203,7 @@ def test_the_gradient_penalty_is_captured_with_its_forward_operators(tmp_path: P
     assert len(linked) > 20
 
 
-def test_a_second_run_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_second_run_that_does_not_exist_is_said_to_be_missing(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path):
         torch.ones(2).sin()
     assert opdump.open(tmp_path, run=1).steps == (0,)
@@ -379,7 +379,7 @@ class Named:
     op_name: str = "Default/mul-op0"
 
 
-def test_a_thread_that_made_nodes_once_is_forgotten_behind_the_next_step() -> None:
+def test_a_thread_that_made_nodes_once_is_forgotten_after_the_next_step() -> None:
     links: ForwardLinks[Named] = ForwardLinks()
     links.begins(Named())
 

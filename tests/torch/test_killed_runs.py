@@ -70,7 +70,7 @@ def _finished_steps(root: Path) -> set[int]:
 
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize(("layout", "mode"), CASES)
-def test_what_a_killed_run_did_not_finish_is_left_out_or_told(tmp_path: Path, layout: str, mode: str) -> None:
+def test_what_a_killed_run_did_not_finish_is_left_out_or_reported(tmp_path: Path, layout: str, mode: str) -> None:
     points = _killed(tmp_path, layout, mode, POINTS)
     whole = opdump.open(tmp_path / "whole")
     assert not whole.problems

@@ -115,7 +115,7 @@ def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("layout", EVERY_LAYOUT)
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_training_goes_on_without_its_dump_and_the_loss_is_told(
+def test_a_training_goes_on_without_its_dump_and_the_loss_is_reported(
     tmp_path: Path, layout: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = _train()
@@ -221,7 +221,7 @@ def test_every_mode_goes_on(tmp_path: Path, captures: str, monkeypatch: pytest.M
     assert dump.report.failure
 
 
-def test_what_fails_at_the_very_end_is_told_too(
+def test_what_fails_at_the_very_end_is_reported_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for on_error in ("continue", "stop"):

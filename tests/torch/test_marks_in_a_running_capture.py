@@ -210,7 +210,7 @@ def test_a_compiled_function_is_marked_by_either_of_its_two_objects(tmp_path: Pa
         assert [op.op_type for op in opdump.open(tmp_path / str(number)).ops() if not op.skip] == ["compiled_scaled"]
 
 
-def test_a_mark_that_nothing_ran_in_is_told_at_the_end(tmp_path: Path) -> None:
+def test_a_mark_that_nothing_ran_in_is_reported_at_the_end(tmp_path: Path) -> None:
     model = Encoder()
     with marking(tmp_path) as made:
         mark(made, model.fc)

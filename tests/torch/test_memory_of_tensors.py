@@ -341,7 +341,7 @@ def test_memory_that_an_operator_does_not_read_is_not_looked_at(
 @pytest.mark.parametrize("follow", ["0", "strict"])
 @pytest.mark.parametrize("saved", SAVED)
 @pytest.mark.parametrize("make", [torch.empty, torch.zeros], ids=["empty", "zeros"])
-def test_what_is_written_between_operators_is_read_anew_in_each_step(
+def test_what_is_written_between_operators_is_read_again_in_each_step(
     make: Callable[..., torch.Tensor], saved: Saved, follow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPDUMP_FOLLOW", follow)

@@ -206,7 +206,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 @pytest.mark.sampled(3, each="program")
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_function_mode_of_the_program_sees_the_program_alone(way: str, program: str, tmp_path: Path) -> None:
+def test_a_function_mode_of_the_program_sees_only_the_program(way: str, program: str, tmp_path: Path) -> None:
     run = PROGRAMS[program]
     run()  # what PyTorch does only the first time
     with Calls() as plain:
@@ -218,7 +218,7 @@ def test_a_function_mode_of_the_program_sees_the_program_alone(way: str, program
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_function_mode_around_the_capture_sees_the_program_alone(way: str, tmp_path: Path) -> None:
+def test_a_function_mode_around_the_capture_sees_only_the_program(way: str, tmp_path: Path) -> None:
     run = PROGRAMS["training"]
     run()
     with Calls() as plain:
@@ -266,7 +266,7 @@ def test_tensors_of_opdump_are_not_made_on_the_default_device_of_the_program(tmp
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_subclass_of_the_program_sees_the_program_alone(way: str, tmp_path: Path) -> None:
+def test_a_subclass_of_the_program_sees_only_the_program(way: str, tmp_path: Path) -> None:
     def run() -> list[str]:
         torch.manual_seed(0)
         Logged.seen.clear()
@@ -293,7 +293,7 @@ def test_a_subclass_of_the_program_sees_the_program_alone(way: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_wrapper_of_the_program_sees_the_program_alone(way: str, tmp_path: Path) -> None:
+def test_a_wrapper_of_the_program_sees_only_the_program(way: str, tmp_path: Path) -> None:
     def run() -> list[str]:
         torch.manual_seed(0)
         Wrapped.seen.clear()
@@ -343,7 +343,7 @@ def test_a_wrapper_that_answers_for_its_sizes_is_not_asked_for_them(tmp_path: Pa
 @pytest.mark.sampled(3, each="program")
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_dispatch_mode_of_the_program_sees_the_program_alone(way: str, program: str, tmp_path: Path) -> None:
+def test_a_dispatch_mode_of_the_program_sees_only_the_program(way: str, program: str, tmp_path: Path) -> None:
     run = PROGRAMS[program]
     run()
     with Operators() as plain:
@@ -355,7 +355,7 @@ def test_a_dispatch_mode_of_the_program_sees_the_program_alone(way: str, program
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_dispatch_mode_around_the_capture_sees_the_program_alone(way: str, tmp_path: Path) -> None:
+def test_a_dispatch_mode_around_the_capture_sees_only_the_program(way: str, tmp_path: Path) -> None:
     run = PROGRAMS["training"]
     run()
     with Operators() as plain:

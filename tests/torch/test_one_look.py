@@ -192,7 +192,7 @@ _WRITERS = (
 
 
 @pytest.mark.parametrize("program", _WRITERS, ids=lambda program: program.__name__)
-def test_what_was_written_is_read_anew(program: Callable[[], object], tmp_path: Path) -> None:
+def test_what_was_written_is_read_again(program: Callable[[], object], tmp_path: Path) -> None:
     assert _dumped(program, tmp_path / "once") == _dumped(program, tmp_path / "again", reread=True)
 
 

@@ -47,7 +47,7 @@ aten = torch.ops.aten
         (torch.ops.higher_order.cond, ""),
     ],
 )
-def test_an_operator_without_a_kernel_is_told_by_its_schema(operator: Any, kind: str) -> None:
+def test_an_operator_without_a_kernel_is_recognised_by_its_schema(operator: Any, kind: str) -> None:
     assert kind_of(operator) == kind
 
 

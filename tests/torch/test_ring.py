@@ -403,7 +403,7 @@ def test_reading_the_loss_is_not_recorded_as_an_operator(tmp_path: Path) -> None
     assert names[0] == names[1] != []
 
 
-def test_the_program_may_tell_its_loss(tmp_path: Path) -> None:
+def test_the_program_may_pass_its_loss(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path / "d", ring=1, **STATISTICS, triggers=["loss-spike"]) as dump:
         for step in range(12):
             torch.ones(3).sum()

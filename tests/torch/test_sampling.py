@@ -43,7 +43,7 @@ def _multiply(path: Path, **settings: Any) -> torch.Tensor:
         ("acl", "statistic"),
     ],
 )
-def test_a_nan_behind_the_sample_is_counted_in_every_layout(layout: str, saved_data: SavedData, tmp_path: Path) -> None:
+def test_a_nan_after_the_sample_is_counted_in_every_layout(layout: str, saved_data: SavedData, tmp_path: Path) -> None:
     _multiply(tmp_path, layout=layout, saved_data=saved_data, statistic_category=("nan count", "count", "max"))
     (execution,) = [e for e in opdump.open(tmp_path).executions() if e.op.op_type == "mul"]
     for record in execution.tensors:

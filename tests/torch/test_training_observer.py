@@ -94,7 +94,7 @@ def test_threads_have_their_own_scope_and_share_the_counter(journal: Journal) ->
     assert journal.observer.step == 2
 
 
-def test_a_forked_process_tells_the_listener_nothing(journal: Journal) -> None:
+def test_a_forked_process_does_not_notify_the_listener(journal: Journal) -> None:
     network = Net().eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on: the process has threads

@@ -123,7 +123,7 @@ class AdapterTests(ABC):
             yield clock, writer, recorder
 
     @_for_each(dtype=DTYPES)
-    def test_an_operator_gives_the_same_bits_and_leaves_what_it_read_and_wrote(
+    def test_an_operator_returns_the_same_bits_and_its_inputs_and_outputs_are_recorded(
         self, tmp_path: Path, dtype: str
     ) -> None:
         a, b = _numbers(dtype, (3, 5), seed=1), _numbers(dtype, (3, 5), seed=2)
@@ -153,7 +153,7 @@ class AdapterTests(ABC):
         assert _same_bits(_elements(records["input", 0]), before)
         assert _same_bits(_elements(records["output", 0]), before + addend)
 
-    def test_statistics_are_those_of_float64(self, tmp_path: Path) -> None:
+    def test_statistics_are_computed_in_float64(self, tmp_path: Path) -> None:
         numbers = _numbers("float32", (7, 9), seed=5)
         numbers[0, :4] = 0.0, -0.0, math.inf, -math.inf
         ones = np.ones_like(numbers)
@@ -170,7 +170,7 @@ class AdapterTests(ABC):
         assert (finite["avg"], finite["l2norm"]) == (1.0, math.sqrt(63))
 
     @_for_each(saved_data=("statistic", "full", "tensor"))
-    def test_a_sample_is_what_is_filed_and_all_else_is_of_the_whole_tensor(
+    def test_a_sample_is_recorded_and_everything_else_describes_the_whole_tensor(
         self, tmp_path: Path, saved_data: str
     ) -> None:
         numbers = _numbers("float32", (20, 50), seed=10)
@@ -192,7 +192,7 @@ class AdapterTests(ABC):
                 assert (record.statistics["nan count"], record.statistics["count"]) == (1, 1000)
                 assert record.statistics["md5"] == ElementStatistics(("md5",)).of(numbers)["md5"]
 
-    def test_a_tensor_no_larger_than_the_sample_is_filed_whole(self, tmp_path: Path) -> None:
+    def test_a_tensor_no_larger_than_the_sample_is_recorded_completely(self, tmp_path: Path) -> None:
         numbers = _numbers("float32", (2, 3), seed=11)
         one, other = self.tensor(numbers), self.tensor(np.ones_like(numbers))
         with self.captured(tmp_path, sample_num=6) as (clock, writer, _):
@@ -203,7 +203,7 @@ class AdapterTests(ABC):
         assert _same_bits(_elements(record), numbers)
 
     @_where(lambda cls: issubclass(cls, SupportsViews))
-    def test_a_view_is_listed_and_leaves_no_data(self, tmp_path: Path) -> None:
+    def test_a_view_is_listed_without_data(self, tmp_path: Path) -> None:
         assert isinstance(self, SupportsViews)
         tensor = self.tensor(_numbers("float32", (2, 3), seed=6))
         with self.captured(tmp_path) as (clock, writer, recorder):
@@ -213,7 +213,7 @@ class AdapterTests(ABC):
         assert writer.tensors == []
         assert (recorder.tally.executed, recorder.tally.captured, dict(recorder.tally.skipped)) == (1, 0, {"view": 1})
 
-    def test_an_empty_tensor_is_counted_and_leaves_no_elements(self, tmp_path: Path) -> None:
+    def test_an_empty_tensor_is_counted_without_elements(self, tmp_path: Path) -> None:
         empty = self.tensor(np.empty((0, 3), np.float32))
         with self.captured(tmp_path) as (clock, writer, recorder):
             self.multiply(empty, empty)
@@ -269,7 +269,7 @@ class AdapterTests(ABC):
         ]
 
     @_where(lambda cls: "overflow" in cls.modes)
-    def test_overflow_mode_files_the_operator_that_overflows_alone(self, tmp_path: Path) -> None:
+    def test_overflow_mode_records_only_the_operator_that_overflows(self, tmp_path: Path) -> None:
         numbers = np.array([1.0, 3e38], np.float32)
         large, ones = self.tensor(numbers), self.tensor(np.ones_like(numbers))
         captured = self.captured(tmp_path, captures="overflow", **OPERATOR_FILES)
@@ -290,7 +290,7 @@ class AdapterTests(ABC):
         )
 
     @_where(lambda cls: "exception" in cls.modes)
-    def test_exception_mode_files_what_the_operator_that_fails_had_read(self, tmp_path: Path) -> None:
+    def test_exception_mode_records_the_inputs_of_the_operator_that_fails(self, tmp_path: Path) -> None:
         a, b = _numbers("float32", (2, 3), seed=12), _numbers("float32", (4, 5), seed=13)
         one, other = self.tensor(a), self.tensor(b)
         plain = _error(lambda: self.multiply(one, other))

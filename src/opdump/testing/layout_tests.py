@@ -68,15 +68,15 @@ class LayoutTests(ABC):
         run = RunFacts(rank_id, "CPU", "fake", "1.2", "0", ("train.py", "--x"), plan.to_json())
         return self.layout().open_writer(plan, run)
 
-    def test_an_empty_directory_is_no_dump(self, tmp_path: Path) -> None:
+    def test_an_empty_directory_is_not_a_dump(self, tmp_path: Path) -> None:
         assert self.layout().detect(tmp_path) is None
         assert self.layout().detect(tmp_path / "absent") is None
 
-    def test_a_dump_is_found_by_whoever_opens_the_directory(self, tmp_path: Path) -> None:
+    def test_a_dump_is_found_when_its_directory_is_opened(self, tmp_path: Path) -> None:
         self.write(tmp_path, [sample_step(0)])
         assert open_dump(tmp_path).steps == (0,)
 
-    def test_ranks_stay_apart(self, tmp_path: Path) -> None:
+    def test_ranks_are_kept_separate(self, tmp_path: Path) -> None:
         for rank in (0, 3):
             self.write(tmp_path, [sample_step(0, rank_id=rank)], rank)
         catalog = self.catalog(tmp_path)
@@ -93,12 +93,12 @@ class LayoutTests(ABC):
         writer.close({"executed": 0})
         assert self.catalog(tmp_path).runs[0].totals["executed"] == len(sample_step(0).ops)
 
-    def test_what_was_filed_of_a_run_that_never_ends_is_read(self, tmp_path: Path) -> None:
+    def test_records_of_a_run_that_never_ends_are_read(self, tmp_path: Path) -> None:
         self.leave(tmp_path, sample_step(0))
         found = list(self.catalog(tmp_path).tensors(include_skipped=True))
         assert len(found) == len(self.kept([sample_step(0)])[1])
 
-    def test_a_file_that_is_cut_off_is_told(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_cut_off_is_reported(self, tmp_path: Path) -> None:
         """Truncate the largest file: a problem of the dump reports it, or reading the elements does. No other error may occur."""
         self.write(tmp_path, [sample_step(0), sample_step(1)])
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -113,7 +113,7 @@ class LayoutTests(ABC):
             told = str(error)
         assert str(tmp_path) in told
 
-    def test_records_come_back_as_they_went_in(self, tmp_path: Path) -> None:
+    def test_records_are_read_as_they_were_written(self, tmp_path: Path) -> None:
         steps = [sample_step(0), sample_step(1)]
         self.write(tmp_path, steps)
         ops, tensors = self.read(tmp_path)
@@ -122,7 +122,7 @@ class LayoutTests(ABC):
         for found, expected in zip(tensors, expected_tensors, strict=True):
             assert found == expected
 
-    def test_elements_come_back_to_the_bit(self, tmp_path: Path) -> None:
+    def test_elements_are_read_bit_for_bit(self, tmp_path: Path) -> None:
         step = sample_step(3)
         self.write(tmp_path, [step])
         _, tensors = self.read(tmp_path)
@@ -131,7 +131,7 @@ class LayoutTests(ABC):
             if found.payload is not None and expected.payload is not None:
                 assert_same_bits(found.payload.to_host(), expected.payload.to_host())
 
-    def test_statistics_come_back_in_full_precision(self, tmp_path: Path) -> None:
+    def test_statistics_are_read_in_full_precision(self, tmp_path: Path) -> None:
         step = sample_step(5)
         self.write(tmp_path, [step])
         _, tensors = self.read(tmp_path)
@@ -140,17 +140,17 @@ class LayoutTests(ABC):
             for name, value in expected.statistics.items():
                 np.testing.assert_equal(found.statistics[name], value)
 
-    def test_executions_of_one_name_in_a_step_stay_apart(self, tmp_path: Path) -> None:
+    def test_executions_of_one_name_in_a_step_are_kept_separate(self, tmp_path: Path) -> None:
         step = sample_step(0)
         self.write(tmp_path, [step])
         ops, _ = self.read(tmp_path)
         assert [op.occurrence for op in ops if op.op_name.endswith("MatMul-op90")] == [0, 1, 2]
 
-    def test_reading_twice_gives_the_same(self, tmp_path: Path) -> None:
+    def test_reading_twice_returns_the_same(self, tmp_path: Path) -> None:
         self.write(tmp_path, [sample_step(0)])
         assert self.read(tmp_path) == self.read(tmp_path)
 
-    def test_steps_need_not_begin_at_zero_nor_follow_each_other(self, tmp_path: Path) -> None:
+    def test_steps_need_not_begin_at_zero_or_be_consecutive(self, tmp_path: Path) -> None:
         self.write(tmp_path, [sample_step(2), sample_step(100)])
         ops, _ = self.read(tmp_path)
         assert sorted({op.step for op in ops}) == [2, 100]

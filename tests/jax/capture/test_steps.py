@@ -177,7 +177,7 @@ def test_few_calls_are_seen_outside_of_wanted_steps(monkeypatch: pytest.MonkeyPa
     assert seen == [0, 1, 10, 11, 12, 20, 21, 22]
 
 
-def test_calls_behind_the_last_wanted_step_take_the_fast_path_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_after_the_last_wanted_step_take_the_fast_path_again(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     real = Capture.called
 

@@ -98,7 +98,7 @@ def test_a_root_cell_is_a_model_by_its_class_or_by_the_name_it_was_given(tmp_pat
     assert report(dump).warnings == ()
 
 
-def test_names_that_match_nothing_are_told_with_the_nearest(tmp_path: Path) -> None:
+def test_names_that_match_nothing_are_reported_with_the_nearest(tmp_path: Path) -> None:
     entries = [{"model_name": "Heads"}, {"model_name": "Head", "layer": ["encoder", "norm"]}]
     with opdump.capture(config(tmp_path, dump_list=entries)) as dump:
         Head()(X)

@@ -210,7 +210,7 @@ def test_a_failing_operator_raises_its_own_error_and_the_capture_goes_on() -> No
     assert recording.recorder.failure is None
 
 
-def test_exception_mode_files_what_the_operator_that_fails_had_read() -> None:
+def test_exception_mode_records_the_inputs_of_the_operator_that_fails() -> None:
     with recorded(captures="exception") as recording:
         ops.sin(X)
         with pytest.raises(RuntimeError, match="MatMul"):

@@ -82,7 +82,7 @@ def test_an_operator_with_one_fed_output_is_in_the_graph_next_to_the_feed(progra
 
 
 @pytest.mark.parametrize("name", ["function", "imported"])
-def test_bodies_are_graphs_behind_the_first(name: str, programs: dict[str, Any]) -> None:
+def test_bodies_are_graphs_after_the_first(name: str, programs: dict[str, Any]) -> None:
     program = programs[name]
     root, *bodies = _graphs(program)
     assert sorted(body.name for body in bodies) == program["functions"]

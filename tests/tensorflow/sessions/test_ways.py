@@ -240,7 +240,7 @@ def test_threads_that_fetch_the_same_share_the_steps_of_one_model() -> None:
         v1.enable_resource_variables()
 
 
-def test_options_and_metadata_of_the_program_are_left_alone() -> None:
+def test_options_and_metadata_of_the_program_are_left_unchanged() -> None:
     with recorded() as found, tf.Graph().as_default():
         x, _, loss, train = model()
         with v1.Session() as session:
