@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Final
 
 from opdump.errors import UndecodableTensorError
+
+if TYPE_CHECKING:  # a small conversion runs without numpy, whose import takes most of its time
+    import numpy as np
+    import numpy.typing as npt
 
 # Numbers and names of element types in dump files: `27` is `BF16`, a `bfloat16` of two bytes.
 #
@@ -106,6 +107,7 @@ def data_type_number(name: str) -> int:
 def small_float(name: str) -> np.dtype[Any]:
     """The numpy type of that name, such as `float8_e4m3fn`. Raises UndecodableTensorError if ml_dtypes lacks it."""
     import ml_dtypes
+    import numpy as np
 
     found = getattr(ml_dtypes, name, None)
     if found is None:
@@ -131,6 +133,8 @@ def small_float(name: str) -> np.dtype[Any]:
 
 def hifloat8_values() -> npt.NDArray[np.float32]:
     """The value of each of the 256 codes."""
+    import numpy as np
+
     return np.array([_value(code) for code in range(256)], np.float32)
 
 
@@ -171,6 +175,8 @@ def widen(codes: npt.NDArray[np.uint8], table: npt.NDArray[Any]) -> npt.NDArray[
     `table` has a row for each of the 256 bytes, in C order: a row contains the elements of one byte, and takes 1, 2, 4 or 8
     bytes.
     """
+    import numpy as np
+
     if table.dtype == np.float32 and table.size == 256:
         from opdump.kernels import active, widened  # most files have no such type
 
@@ -199,6 +205,8 @@ def _look_up(codes: npt.NDArray[Any], rows: npt.NDArray[Any], result: npt.NDArra
 @lru_cache(maxsize=16)
 def _pairs(rows: bytes, size: int) -> npt.NDArray[Any]:
     """The rows of two bytes, for all 65536 pairs; the first byte of a pair is the low one."""
+    import numpy as np
+
     single = np.frombuffer(rows, f"u{size}")
     pairs = np.empty((256, 256, 2), single.dtype)
     pairs[:, :, 0] = single[None, :]

@@ -90,7 +90,7 @@ TABLE: list[tuple[str, dict[str, Any], dict[str, Any], int, dict[str, int], str,
         {"marks": True},
         9,
         {"not selected": 9},
-        "no operator ran in what set_dump",
+        "no operator ran in the targets that set_dump",
         True,
     ),
     (

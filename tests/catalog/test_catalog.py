@@ -447,7 +447,9 @@ def test_what_is_no_dump_is_refused_with_what_is_there(
     make(tmp_path / "x")
     with pytest.raises(UnknownLayoutError, match=message) as caught:
         open_dump(tmp_path / "x")
-    assert "rank_0/" in str(caught.value)
+    assert ("rank_0/" in str(caught.value)) == (tmp_path / "x").exists(), (
+        "what a dump would hold helps only if there is anything"
+    )
 
 
 def test_payloads_are_not_read_before_they_are_asked_for(dump: Path) -> None:

@@ -391,7 +391,7 @@ def test_one_operator_is_the_first_of_that_name(
     without_templates(monkeypatch)
     assert [*map(found, names)] == with_templates
     assert "the nearest are" in with_templates[2]
-    assert (f"step {STEPS - 2}" in with_templates[0]) == (occurrence != 1)
+    assert (f"step {SEARCHED_STEPS - 2}" in with_templates[0]) == (occurrence != 1)
 
 
 def test_no_record_is_made_of_a_step_that_runs_what_an_earlier_one_ran(

@@ -214,12 +214,12 @@ def test_the_convolution_of_the_guide_is_converted_to_nchw(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     assert msaccucmp(["convert", "-d", str(source), "-out", "./output", "-f", "NCHW", "-t", "npy"]) == 0
     assert sorted(path.name for path in (tmp_path / "output").iterdir()) == [
-        f"{NAME}.input.0.32x256x13x13.npy",
-        f"{NAME}.input.1.384x256x3x3.npy",
-        f"{NAME}.output.0.32x384x13x13.npy",
+        f"{CONVOLUTION}.input.0.32x256x13x13.npy",
+        f"{CONVOLUTION}.input.1.384x256x3x3.npy",
+        f"{CONVOLUTION}.output.0.32x384x13x13.npy",
     ]
     for io, array in values.items():
-        (path,) = (tmp_path / "output").glob(f"{NAME}.{io}.*")
+        (path,) = (tmp_path / "output").glob(f"{CONVOLUTION}.{io}.*")
         np.testing.assert_array_equal(np.load(path), array)
 
 

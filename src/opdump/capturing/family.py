@@ -30,6 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal, NoReturn
 
+from opdump.interpreter.frames import PACKAGE
 from opdump.interpreter.leftovers import ancestors, is_dead, named_process, this_process
 from opdump.interpreter.process_starts import FAMILY_VARIABLE, START_VARIABLE
 from opdump.plan import DumpPlan
@@ -402,15 +403,15 @@ class SharedBytes:
 
 _MOMENT: Final = 0.02
 _MOST_TRIES: Final = 500
-_PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
 
 _AROUND: Final = tuple(
-    os.path.join(_PACKAGE, part)
+    os.path.join(PACKAGE, part)
     for part in (
         "__main__.py",
         "commands",
         "startup",
-        os.path.join("capturing", "children"),
+        os.path.join("capturing", "family.py"),
+        os.path.join("capturing", "rank_assignment.py"),
         os.path.join("adapters", "torch", "training.py"),
     )
 )
@@ -526,7 +527,7 @@ def _within_opdump(frame: FrameType | None) -> bool:
     """Return whether opdump itself is at work, and not just calling the program."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_PACKAGE) and not file.startswith(_AROUND):
+        if file.startswith(PACKAGE) and not file.startswith(_AROUND):
             return True
         frame = frame.f_back
     return False

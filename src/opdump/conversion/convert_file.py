@@ -32,7 +32,6 @@ from opdump.conversion.output_directory import (
     write_all,
     write_two,
 )
-from opdump.conversion.stored_tensor import StoredTensor
 from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
 from opdump.dump_file.dump_file import samples_of
 from opdump.dump_file.stored_bytes import Bytes, FileBytes

@@ -19,12 +19,17 @@ from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-import tensorflow as tf
+from opdump.errors import FrameworkMissingError, OpdumpError, PackageMissingError
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise FrameworkMissingError(
+        f"the npu_bridge of opdump needs TensorFlow, which cannot be imported ({error}); pip install tensorflow"
+    ) from error
 from tensorflow.core.protobuf.config_pb2 import ConfigProto, GraphOptions, OptimizerOptions
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.data.ops.dataset_ops import DatasetV2
-
-from opdump.errors import FrameworkMissingError, OpdumpError, PackageMissingError
 
 _SPACES: Final = (
     "train",
