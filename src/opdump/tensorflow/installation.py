@@ -211,7 +211,7 @@ class Recordings:
 
         Raises TensorflowConfigError for an invalid request.
         """
-        parameters = adapter_module("estimator.config").parameter_map_of(config)
+        parameters = adapter_module("estimator").parameter_map_of(config)
         if parameters is None:
             return None
         dump = training_dump_of(parameter_values(parameters), environ=self._environ, dump_path=self.options.path)
@@ -439,7 +439,7 @@ def _prepare_on_import(facts: ScriptFacts) -> None:
 
 
 def _prepare(facts: ScriptFacts) -> None:
-    names = adapter_module("estimator.v1_names")
+    names = adapter_module("estimator")
     names.give_v1_names()
     if facts.is_tensorflow_1:
         names.use_version_1()
