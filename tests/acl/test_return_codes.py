@@ -301,7 +301,7 @@ _REFUSED: dict[str, Callable[[], object]] = {
     "a data set that is none": lambda: acl.mdl.destroy_dataset(5),
     "a stream that is none": lambda: acl.rt.synchronize_stream(5),
     "memory of no size": lambda: acl.rt.malloc(0, 0)[1],
-    "memory that nobody has": lambda: acl.rt.free(5),
+    "memory that was not allocated": lambda: acl.rt.free(5),
     "a type that is none": lambda: acl.create_tensor_desc(5, [1], 2) or 1,
 }
 

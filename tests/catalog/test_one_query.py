@@ -324,7 +324,7 @@ NAMES = [
     "Parameter.0.weight",
     "0.weight",
     "t",  # runs no kernel
-    "nobody",
+    "missing",
 ]
 
 
@@ -406,7 +406,7 @@ def test_no_record_is_made_of_a_step_that_runs_what_an_earlier_one_ran(
         return real(self, template, within, place, op, row)
 
     monkeypatch.setattr(StepTable, "_tensor", tensor)
-    with pytest.raises(NotInDumpError, match="nobody"):
-        catalog.ops("nobody")
+    with pytest.raises(NotInDumpError, match="missing"):
+        catalog.ops("missing")
     # The first steps differ in their memory, the second-to-last has another operator, and the last may be written in several batches.
     assert set(made) <= {0, 1, 2, SEARCHED_STEPS - 2, SEARCHED_STEPS - 1}

@@ -90,7 +90,7 @@ NEAR = 1e-2
         [WEIGHTS.reshape(3, 4, 4, 16).transpose(1, 0, 2, 3)],
         [np.concatenate([RANDOM.normal(size=(16, 16)), WEIGHTS])],
     ],
-    ids=["as it is", "in parts", "transposed", "by head", "a part of more"],
+    ids=["unchanged", "split", "transposed", "by head", "slice"],
 )
 @pytest.mark.parametrize("tolerance", [1e-12, 1e-3])
 def test_what_lies_there_in_order_is_found(parts: list[np.ndarray], tolerance: float) -> None:

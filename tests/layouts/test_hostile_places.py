@@ -323,8 +323,8 @@ def test_a_damaged_file_is_reported_by_its_name_and_spoils_no_command(layout: st
         assert file.name in text.partition("problem: ")[2]
 
 
-OUTER = Frame("/home/somebody/train.py", 20, "<module>", "descend(x, 900)")
-INNER = Frame("/home/somebody/train.py", 7, "descend", "return descend(x + 1, levels - 1)")
+OUTER = Frame("/home/user/train.py", 20, "<module>", "descend(x, 900)")
+INNER = Frame("/home/user/train.py", 7, "descend", "return descend(x + 1, levels - 1)")
 
 
 def levels(count: int) -> list[Stack]:

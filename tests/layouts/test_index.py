@@ -656,7 +656,7 @@ def test_nothing_is_written_into_an_index_that_computes(kind: str, tmp_path: Pat
 def test_a_journal_that_names_a_file_above_it_deletes_nothing(tmp_path: Path) -> None:
     file_steps(DumpPlan(path=tmp_path, saved_data="full"), [sample_step(0)])
     kept = index_file(tmp_path).with_name("kept.txt")
-    kept.write_text("nobody deletes this\n")
+    kept.write_text("must not be deleted\n")
     all_kinds()["a hot journal that names another"](index_file(tmp_path))
     (problem,) = open_dump(tmp_path).problems
     assert "names a journal above it" in str(problem)

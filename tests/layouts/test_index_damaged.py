@@ -178,7 +178,7 @@ def test_a_hostile_index_is_read_or_refused_within_its_bounds(part: int, tmp_pat
     for number, name in enumerate(names):
         root = tmp_path / str(number)
         file_steps(DumpPlan(path=root, saved_data="full"), [sample_step(0)])
-        (index_file(root).parent / "kept.txt").write_text("nobody deletes this\n")
+        (index_file(root).parent / "kept.txt").write_text("must not be deleted\n")
         _KINDS[name](index_file(root))
     paths = [str(tmp_path / str(number)) for number in range(len(names))]
     command = [sys.executable, "-m", "tests.layouts.reading_in_bounds", *paths]

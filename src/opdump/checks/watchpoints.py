@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from opdump.checks.measured import Interval, Measured
 from opdump.checks.not_finite import PARAMETER, is_root_input
@@ -179,16 +179,25 @@ class Condition:
 
 # The rows.
 
-_abs_mean: Measure = lambda m, _v, exact: m.abs_mean(exact=exact)  # noqa: E731  a table of formulas
-_max: Measure = lambda m, _v, _exact: m.max()  # noqa: E731
-_min: Measure = lambda m, _v, _exact: m.min()  # noqa: E731
-_mean: Measure = lambda m, _v, _exact: m.mean()  # noqa: E731
-_zeros: Measure = lambda m, _v, _exact: m.zero_percentage()  # noqa: E731
-_max_min: Measure = lambda m, _v, _exact: m.max_min()  # noqa: E731
-_update_ratio: Measure = lambda m, v, exact: m.update_ratio(v["epsilon"], exact=exact)  # noqa: E731
-_share: Measure = lambda m, v, exact: m.range_percentage(  # noqa: E731
-    v["range_start_inclusive"], v["range_end_inclusive"], exact=exact
-)
+_MEASURES: Final[Mapping[str, Measure]] = {
+    "abs_mean": lambda m, _v, exact: m.abs_mean(exact=exact),
+    "max": lambda m, _v, _exact: m.max(),
+    "min": lambda m, _v, _exact: m.min(),
+    "mean": lambda m, _v, _exact: m.mean(),
+    "zero_percentage": lambda m, _v, _exact: m.zero_percentage(),
+    "max_min": lambda m, _v, _exact: m.max_min(),
+    "abs_mean_update_ratio": lambda m, v, exact: m.update_ratio(v["epsilon"], exact=exact),
+    "range_percentage": lambda m, v, exact: m.range_percentage(
+        v["range_start_inclusive"], v["range_end_inclusive"], exact=exact
+    ),
+}
+_JUDGES: Final[Mapping[str, Callable[[str, Measure], Judge]]] = {"gt": above, "lt": below, "ge": at_least}
+
+
+def _threshold(name: str, of: Range = "number", **more: Any) -> Parameter:
+    """A threshold for a measure. Its name has both: `max_gt`."""
+    measure, _, judge = name.rpartition("_")
+    return Parameter(name=name, range=of, judge=_JUDGES[judge](name, _MEASURES[measure]), **more)
 
 
 def _unchanged(measured: Measured, values: Values) -> Judgement:
@@ -200,48 +209,23 @@ def _unchanged(measured: Measured, values: Values) -> Judgement:
     return Judgement(hit, measured.largest_change() if hit else excess)
 
 
-def _zero_percentage(judge: Judge, *, default: float) -> Parameter:
-    return Parameter(name="zero_percentage_ge", range="percentage", default=default, judge=judge)
-
-
-_ZEROS: Final = _zero_percentage(at_least("zero_percentage_ge", _zeros), default=100.0)
-_INITIALIZATION: Final = (
-    _ZEROS,
-    Parameter(name="max_gt", range="number", judge=above("max_gt", _max)),
-    Parameter(name="min_lt", range="number", judge=below("min_lt", _min)),
-)
+_ZEROS: Final = _threshold("zero_percentage_ge", "percentage", default=100.0)
+_INITIALIZATION: Final = (_ZEROS, _threshold("max_gt"), _threshold("min_lt"))
 _TOO_LARGE: Final = (
-    Parameter(name="abs_mean_gt", range="amount", judge=above("abs_mean_gt", _abs_mean), needs_elements=True),
-    Parameter(name="max_gt", range="number", judge=above("max_gt", _max)),
-    Parameter(name="min_gt", range="number", judge=above("min_gt", _min)),
-    Parameter(name="mean_gt", range="number", judge=above("mean_gt", _mean)),
+    _threshold("abs_mean_gt", "amount", needs_elements=True),
+    *map(_threshold, ("max_gt", "min_gt", "mean_gt")),
 )
 _TOO_SMALL: Final = (
-    Parameter(name="abs_mean_lt", range="amount", judge=below("abs_mean_lt", _abs_mean), needs_elements=True),
-    Parameter(name="max_lt", range="number", judge=below("max_lt", _max)),
-    Parameter(name="min_lt", range="number", judge=below("min_lt", _min)),
-    Parameter(name="mean_lt", range="number", judge=below("mean_lt", _mean)),
+    _threshold("abs_mean_lt", "amount", needs_elements=True),
+    *map(_threshold, ("max_lt", "min_lt", "mean_lt")),
 )
 _ENDS: Final = ("range_start_inclusive", "range_end_inclusive")
 _RANGE: Final = (
-    Parameter(name="range_start_inclusive", range="number"),
-    Parameter(name="range_end_inclusive", range="number"),
-    Parameter(
-        name="range_percentage_lt",
-        range="percentage",
-        judge=below("range_percentage_lt", _share),
-        needs=_ENDS,
-        needs_elements=True,
-    ),
-    Parameter(
-        name="range_percentage_gt",
-        range="percentage",
-        judge=above("range_percentage_gt", _share),
-        needs=_ENDS,
-        needs_elements=True,
-    ),
-    Parameter(name="max_min_lt", range="number", judge=below("max_min_lt", _max_min)),
-    Parameter(name="max_min_gt", range="number", judge=above("max_min_gt", _max_min)),
+    *(Parameter(name=name, range="number") for name in _ENDS),
+    _threshold("range_percentage_lt", "percentage", needs=_ENDS, needs_elements=True),
+    _threshold("range_percentage_gt", "percentage", needs=_ENDS, needs_elements=True),
+    _threshold("max_min_lt"),
+    _threshold("max_min_gt"),
 )
 _NOT_CHANGED: Final = (
     Parameter(name="rtol", range="amount", default=1e-5, judge=_unchanged, needs_elements=True),
@@ -251,8 +235,8 @@ _NOT_CHANGED: Final = (
 _EPSILON: Final = Parameter(name="epsilon", range="amount", default=1e-9)
 
 
-def _update(name: str, judge: Judge, default: float) -> tuple[Parameter, ...]:
-    return (Parameter(name=name, range="amount", default=default, judge=judge, needs_elements=True), _EPSILON)
+def _update(name: str, default: float) -> tuple[Parameter, ...]:
+    return (_threshold(name, "amount", default=default, needs_elements=True), _EPSILON)
 
 
 _CONDITIONS: Final = (
@@ -264,13 +248,13 @@ _CONDITIONS: Final = (
     Condition(
         id="weight_change_too_large",
         target="weight",
-        parameters=_update("abs_mean_update_ratio_gt", above("abs_mean_update_ratio_gt", _update_ratio), 0.1),
+        parameters=_update("abs_mean_update_ratio_gt", 0.1),
         needs_history=True,
     ),
     Condition(
         id="weight_change_too_small",
         target="weight",
-        parameters=_update("abs_mean_update_ratio_lt", below("abs_mean_update_ratio_lt", _update_ratio), 1e-4),
+        parameters=_update("abs_mean_update_ratio_lt", 1e-4),
         needs_history=True,
     ),
     Condition(id="gradient_vanishing", target="gradient", parameters=_TOO_SMALL),
