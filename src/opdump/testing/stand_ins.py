@@ -85,7 +85,7 @@ DTYPES = (*DTYPE_CODES, "complex64", "complex128", "float8_e4m3fn")
 """Element types that a layout must keep; in numpy, bfloat16 and the 8-bit floats are widened to float32."""
 
 _FIRST_STAMP = 1_795_247_154_000_000
-_CALLER = Frame("/home/somebody/train.py", 42, "step", "loss = network(images).mean()")
+_CALLER = Frame("/home/user/train.py", 42, "step", "loss = network(images).mean()")
 
 
 @dataclass(frozen=True, slots=True)
