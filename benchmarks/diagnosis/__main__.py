@@ -1,6 +1,6 @@
 """How accurately a comparison of two dumps names the operator that introduced a difference.
 
-    python -m benchmarks.diagnosis [--only TEXT] [--kind KIND] [--network NAME] [--sample N] [--jobs 2]
+    python -m benchmarks.diagnosis [--framework NAME] [--only TEXT] [--kind KIND] [--network NAME] [--sample N] [--jobs 2]
         [--json FILE [--resume]] [--verify] [--list]
 
 Every network of networks/ runs unchanged, and with one planted fault at a time, under `opdump run`. `opdump.compare`, if this opdump has
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.diagnosis.comparison import METHODS, methods
+from benchmarks.diagnosis.programs import FRAMEWORKS
 from benchmarks.diagnosis.running import Dumps, Workers, scores_of
 from benchmarks.diagnosis.scoring import MODES, Score, table
 from benchmarks.diagnosis.suite import KINDS, Pair, every_pair
@@ -32,6 +33,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--framework", choices=FRAMEWORKS, default="torch", help="torch unless given")
     parser.add_argument("--only", action="append", default=[], help="pairs whose name contains this text")
     parser.add_argument("--kind", action="append", default=[], help="a kind of fault, or clean")
     parser.add_argument("--network", action="append", default=[])
@@ -66,13 +68,13 @@ def chosen(pairs: list[Pair], asked: argparse.Namespace) -> list[Pair]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = options(arguments)
-    pairs = chosen(every_pair(), asked)[:: asked.sample]
+    pairs = chosen(every_pair(asked.framework), asked)[:: asked.sample]
     if asked.list:
         for pair in pairs:
             print(f"{pair.kind:12} {pair.name:40} {pair.text}")
         print(f"{len(pairs)} pairs: {sum(bool(p.truth) for p in pairs)} faults of {len(KINDS)} kinds")
         return 0
-    workers = Workers(asked.jobs)
+    workers = Workers(asked.jobs, asked.framework)
     try:
         with tempfile.TemporaryDirectory(prefix="opdump-diagnosis-", dir=_memory()) as folder:
             dumps = Dumps(asked.cache or Path(folder), keep=asked.cache is not None)

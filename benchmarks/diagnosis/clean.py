@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.diagnosis.programs import NAMES, Edit, Program
+from benchmarks.diagnosis.programs import Edit, Program, networks
 from benchmarks.diagnosis.suite import Clean
 
+_NAMES: Final = networks()
 _ANYWHERE: Final = "*"
 _LAYER_NORM: Final = "(({x}) - ({x}).mean(-1, keepdim=True)) * torch.rsqrt(({x}).var(-1, keepdim=True, unbiased=False) + 1e-5) * {n}.weight + {n}.bias"
 
@@ -34,12 +35,12 @@ def _optimizer(network: str, mark: str, word: str) -> Clean:
 
 
 SETTINGS: Final = (
-    *_set("twice", "again", *NAMES),
+    *_set("twice", "again", *_NAMES),
     *_set("threads", "threads=2", "resnet", "unet", "gpt", "diffusion", "bert", "tcn"),
     *_set("oneDNN", "mkldnn=off", "resnet", "unet", "diffusion", "vit", "tcn"),
     *_set("attention", "sdpa=math", "bert", "vit", "vit_twin"),
     *_set("deterministic", "deterministic", "gnn", "moe", "dlrm"),
-    *(Clean("refactored", f"{name} refactored", Program(name), Program(f"{name}_twin")) for name in NAMES),
+    *(Clean("refactored", f"{name} refactored", Program(name), Program(f"{name}_twin")) for name in _NAMES),
 )
 
 OPTIMIZERS: Final = (

@@ -1,21 +1,29 @@
 """The programs of the suite: a network's script, with edits of its marked lines and settings of the process that runs it.
 
 A comment at the end of a line, `# <name>`, marks it. An edit replaces text within one marked line, so all other lines keep their numbers.
+
+A script that runs in several modes of its framework (eager or compiled) has the line `MODE = "NAME"  # <mode>`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 NETWORKS: Final = Path(__file__).parent / "networks"
-NAMES: Final = tuple(
-    sorted(path.stem for path in NETWORKS.glob("*.py") if not path.stem.endswith("_twin") and path.stem != "faults")
-)
+FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mindspore", "onnx")
 _MARK: Final = re.compile(r"  # <([\w-]+)>$")
+_MODE: Final = re.compile(r'MODE = "(\w+)"')
+
+
+def networks(framework: str = "torch") -> tuple[str, ...]:
+    """The names of the networks of a framework, without their refactored twins."""
+    stems = (path.stem for path in (NETWORKS / framework).glob("*.py"))
+    return tuple(sorted(stem for stem in stems if not stem.endswith("_twin") and stem != "faults"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +38,13 @@ class Edit:
 @dataclass(frozen=True, slots=True)
 class Program:
     script: str
-    """The name of a file in networks/, without its suffix."""
+    """The name of a file in networks/FRAMEWORK/, without its suffix."""
     edits: tuple[Edit, ...] = ()
     settings: tuple[str, ...] = ()
     """Settings applied to the process first: `threads=2`, `mkldnn=off`, `sdpa=math`, `deterministic`."""
+    framework: str = "torch"
+    mode: str = ""
+    """The mode of the framework; empty: the one in the script."""
 
     @property
     def file(self) -> str:
@@ -43,7 +54,7 @@ class Program:
     def key(self) -> str:
         """An identifier of what runs: only equal programs share it."""
         digest = hashlib.sha256("\0".join([self.source(), *self.settings]).encode()).hexdigest()
-        return f"{self.script}-{digest[:16]}"
+        return f"{self.framework}-{self.script}-{digest[:16]}"
 
     @property
     def lasting(self) -> bool:
@@ -52,9 +63,9 @@ class Program:
 
     def source(self) -> str:
         """The text that runs. Raises ValueError if an edit does not apply exactly once."""
-        lines = original(self.script).splitlines()
-        places = marks(self.script)
-        for edit in self.edits:
+        lines = original(self).splitlines()
+        places = marks(self)
+        for edit in self._all_edits(lines, places):
             numbers = range(len(lines)) if edit.mark == "*" else [places[edit.mark] - 1]
             found = sum(lines[number].count(edit.find) for number in numbers)
             if not found or (found > 1 and edit.mark != "*"):
@@ -63,18 +74,27 @@ class Program:
                 lines[number] = lines[number].replace(edit.find, edit.put)
         return "\n".join(lines) + "\n"
 
+    def _all_edits(self, lines: list[str], places: dict[str, int]) -> Iterator[Edit]:
+        if self.mode:
+            match = _MODE.search(lines[places["mode"] - 1])
+            if match is None:
+                raise ValueError(f'{self.file}: expected MODE = "NAME" in line <mode>')
+            yield Edit("mode", match[0], f'MODE = "{self.mode}"')
+        yield from self.edits
 
-def original(script: str) -> str:
-    return (NETWORKS / f"{script}.py").read_text()
+
+def original(program: Program) -> str:
+    """The script of a program before its edits."""
+    return (NETWORKS / program.framework / program.file).read_text()
 
 
-def marks(script: str) -> dict[str, int]:
+def marks(program: Program) -> dict[str, int]:
     """The line of each mark. Raises ValueError if a mark occurs twice."""
     found: dict[str, int] = {}
-    for number, line in enumerate(original(script).splitlines(), 1):
+    for number, line in enumerate(original(program).splitlines(), 1):
         match = _MARK.search(line)
         if match and match[1] in found:
-            raise ValueError(f"{script}.py: the mark <{match[1]}> occurs twice")
+            raise ValueError(f"{program.file}: the mark <{match[1]}> occurs twice")
         if match:
             found[match[1]] = number
     return found

@@ -1,4 +1,4 @@
-"""The end state of a program without capture: its printed numbers, and every parameter, buffer, gradient and optimizer state."""
+"""The end state of a program without capture: its printed numbers, and in PyTorch every parameter, buffer, gradient and optimizer state."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?$")
 
 
 def run_end(task: dict[str, Any]) -> str:
-    """Run a script, write its end state as an npz, and return the path."""
-    import torch
-
+    """Run a script, write its end state as an npz, and return the path. Without PyTorch, the npz is empty."""
     from benchmarks.diagnosis.worker import apply
 
     apply(task["settings"])
-    kept: dict[str, Any] = {}
     sys.path.insert(0, str(Path(task["script"]).parent))
     names = runpy.run_path(task["script"], run_name="__main__")
+    np.savez(task["out"], **(_tensors_of(names) if "torch" in sys.modules else {}))  # type: ignore[arg-type,unused-ignore]  # stubs mistake them for options
+    return str(task["out"])
+
+
+def _tensors_of(names: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    import torch
+
+    kept: dict[str, Any] = {}
     for name, value in names.items():
         if isinstance(value, torch.nn.Module):
             kept.update({f"{name}.{key}": item for key, item in value.state_dict().items()})
@@ -35,9 +40,7 @@ def run_end(task: dict[str, Any]) -> str:
         elif isinstance(value, list | tuple | dict):
             items = value.values() if isinstance(value, dict) else value
             kept.update({f"{name}.{number}": item for number, item in enumerate(items)})
-    arrays = {name: item.detach().float().numpy() for name, item in kept.items() if isinstance(item, torch.Tensor)}
-    np.savez(task["out"], **arrays)  # type: ignore[arg-type,unused-ignore]  # stubs mistake them for options
-    return str(task["out"])
+    return {name: item.detach().float().numpy() for name, item in kept.items() if isinstance(item, torch.Tensor)}
 
 
 def printed_numbers(log: Path) -> list[float]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.diagnosis.programs import Program
+from benchmarks.diagnosis.programs import NETWORKS, Program
 from benchmarks.diagnosis.scoring import Score, scored
 from benchmarks.diagnosis.suite import Pair
 from benchmarks.diagnosis.worker import Worker
@@ -20,9 +20,9 @@ from benchmarks.diagnosis.worker import Worker
 class Workers:
     """A pool of workers, each used by one thread at a time."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, framework: str = "torch") -> None:
         self.count = count
-        self._all = [Worker() for _ in range(count)]
+        self._all = [Worker(framework) for _ in range(count)]
         self._free: queue.Queue[Worker] = queue.Queue()
         for worker in self._all:
             self._free.put(worker)
@@ -81,7 +81,8 @@ class Dumps:
             if not path.exists():
                 folder.mkdir(parents=True, exist_ok=True)
                 path.write_text(program.source())
-                shutil.copy(Path(__file__).parent / "networks" / "faults.py", folder)
+                if program.framework == "torch":
+                    shutil.copy(NETWORKS / "torch" / "faults.py", folder)
         return path
 
     def made(self, worker: Worker, program: Program, mode: str) -> Path:

@@ -10,6 +10,8 @@ from benchmarks.diagnosis.suite import KINDS, Pair
 
 CLEAN: Final = ("identical", "benign")
 MODES: Final = ("tensors", "statistics")
+_AGAINST: Final = {"same script": "itself", "refactored": "refactored", "another mode": "another mode"}
+"""Rows of a table: what the program with the fault is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class Score:
     pair: str
     kind: str
     faulty: bool
-    refactored: bool
+    against: str
     method: str
     mode: str
     verdict: str
@@ -58,7 +60,7 @@ def scored(pair: Pair, method: str, mode: str, answer: Mapping[str, Any]) -> Sco
         pair=pair.name,
         kind=pair.kind,
         faulty=bool(pair.truth),
-        refactored=pair.refactored,
+        against=pair.against,
         method=method,
         mode=mode,
         verdict=str(answer.get("verdict", "")),
@@ -95,8 +97,8 @@ def table(scores: Iterable[Score]) -> list[str]:
     faulty = [score for score in scores if score.faulty]
     for kind in KINDS:
         lines += _row(kind, [score for score in faulty if score.kind == kind])
-    lines += _row("same script", [score for score in faulty if not score.refactored])
-    lines += _row("refactored", [score for score in faulty if score.refactored])
+    for name, against in _AGAINST.items():
+        lines += _row(name, [score for score in faulty if score.against == against])
     lines += _row("all faults", faulty)
     clean = [score for score in scores if not score.faulty]
     if clean:

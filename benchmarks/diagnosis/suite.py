@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Final, Literal
 
-from benchmarks.diagnosis.programs import NAMES, Edit, Program
+from benchmarks.diagnosis.programs import NETWORKS, Edit, Program, networks
 from benchmarks.diagnosis.truth import Place, parse
 
 KINDS: Final = {
@@ -25,6 +27,10 @@ KINDS: Final = {
     "cast": "one value loses precision",
     "backward": "backward functions, hooks, detach",
 }
+
+
+Against = Literal["itself", "refactored", "another mode"]
+"""What the program with the fault is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,44 +79,95 @@ class Pair:
     b: Program
     truth: tuple[Place, ...] = ()
     text: str = ""
-    refactored: bool = False
+    against: Against = "itself"
     rounding: float = 0.0
 
 
-def faults(network: str) -> tuple[Fault, ...]:
-    found: tuple[Fault, ...] = importlib.import_module(f"benchmarks.diagnosis.mutations.{network}").FAULTS
+def mutations(network: str, framework: str = "torch") -> ModuleType:
+    """The module of a network's faults, `FAULTS`. Other frameworks than PyTorch also have in it `MODES`, the modes in which the
+    script runs, and `CLEAN`, edits that change nothing: the names of pairs and their edits.
+    """
+    return importlib.import_module(f"benchmarks.diagnosis.mutations.{framework}.{network}")
+
+
+def faults(network: str, framework: str = "torch") -> tuple[Fault, ...]:
+    found: tuple[Fault, ...] = mutations(network, framework).FAULTS
     return found
 
 
-def fault_pairs(network: str) -> list[Pair]:
-    """The faults of a network as pairs, including those in its twin."""
-    pairs = []
-    a = Program(network)
-    for fault in faults(network):
-        if fault.kind not in KINDS:
-            raise ValueError(f"{network}: unknown kind {fault.kind}")
-        name = f"{network}/{fault.name}"
-        b = Program(network, (Edit(fault.mark, fault.find, fault.put),))
-        pairs.append(Pair(name, network, fault.kind, a, b, parse(fault.truth, a, b), fault.truth))
-        if fault.twin is not None:
-            twin, text = fault.twin, fault.twin.truth or fault.truth
-            b = Program(f"{network}_twin", (Edit(twin.mark or fault.mark, twin.find, twin.put),))
-            pairs.append(Pair(f"{name}~twin", network, fault.kind, a, b, parse(text, a, b), text, refactored=True))
-    return pairs
+def modes(network: str, framework: str = "torch") -> tuple[str, ...]:
+    """The modes in which a network runs; one empty mode if its framework has no others."""
+    found: tuple[str, ...] = getattr(mutations(network, framework), "MODES", ("",))
+    return found
 
 
-def clean_pairs() -> list[Pair]:
-    from benchmarks.diagnosis.clean import CLEAN
-
+def fault_pairs(network: str, framework: str = "torch") -> list[Pair]:
+    """The faults of a network as pairs: in each mode, in its refactored twin, and in the second mode against the first."""
     return [
-        Pair(f"clean/{one.name}", one.a.script.removesuffix("_twin"), one.kind, one.a, one.b, rounding=one.rounding)
-        for one in CLEAN
+        pair
+        for fault in faults(network, framework)
+        for mode in modes(network, framework)
+        for pair in _pairs_of(fault, Program(network, framework=framework, mode=mode))
     ]
 
 
-def every_pair() -> list[Pair]:
-    """All pairs of the suite. Raises ValueError if two have the same name."""
-    pairs = [pair for network in NAMES for pair in fault_pairs(network)] + clean_pairs()
+def _pairs_of(fault: Fault, a: Program) -> Iterator[Pair]:
+    if fault.kind not in KINDS:
+        raise ValueError(f"{a.script}: unknown kind {fault.kind}")
+    name = f"{_named(a)}/{fault.name}"
+    edits = (Edit(fault.mark, fault.find, fault.put),)
+
+    def pair(name: str, b: Program, truth: str, against: Against) -> Pair:
+        return Pair(name, a.script, fault.kind, a, b, parse(truth, a, b), truth, against)
+
+    yield pair(name, replace(a, edits=edits), fault.truth, "itself")
+    for mode in modes(a.script, a.framework)[1:]:
+        if a.mode == modes(a.script, a.framework)[0]:
+            yield pair(f"{name}~{mode}", replace(a, edits=edits, mode=mode), fault.truth, "another mode")
+    if fault.twin is not None:
+        twin = fault.twin
+        edit = Edit(twin.mark or fault.mark, twin.find, twin.put)
+        b = replace(a, script=f"{a.script}_twin", edits=(edit,))
+        yield pair(f"{name}~twin", b, twin.truth or fault.truth, "refactored")
+
+
+def _named(program: Program) -> str:
+    return f"{program.script} {program.mode}".rstrip()
+
+
+def clean_pairs(framework: str = "torch") -> list[Pair]:
+    if framework == "torch":
+        from benchmarks.diagnosis.clean import CLEAN
+
+        found = list(CLEAN)
+    else:
+        found = [pair for network in networks(framework) for pair in _clean_of(network, framework)]
+    return [
+        Pair(f"clean/{one.name}", one.a.script.removesuffix("_twin"), one.kind, one.a, one.b, rounding=one.rounding)
+        for one in found
+    ]
+
+
+def _clean_of(network: str, framework: str) -> Iterator[Clean]:
+    """A network again, in another mode, refactored, and with edits that change nothing."""
+    used = modes(network, framework)
+    edited: tuple[tuple[str, tuple[Edit, ...]], ...] = getattr(mutations(network, framework), "CLEAN", ())
+    for mode in used:
+        a = Program(network, framework=framework, mode=mode)
+        yield Clean("twice", f"{_named(a)} again", a, replace(a, settings=("again",)))
+        if (NETWORKS / framework / f"{network}_twin.py").exists():
+            yield Clean("refactored", f"{_named(a)} refactored", a, replace(a, script=f"{network}_twin"))
+        for name, edits in edited:
+            yield Clean("edited", f"{_named(a)} {name}", a, replace(a, edits=edits))
+    first = Program(network, framework=framework, mode=used[0])
+    for mode in used[1:]:
+        yield Clean("another mode", f"{_named(first)} against {mode}", first, replace(first, mode=mode))
+
+
+def every_pair(framework: str = "torch") -> list[Pair]:
+    """All pairs of a framework. Raises ValueError if two have the same name."""
+    pairs = [pair for network in networks(framework) for pair in fault_pairs(network, framework)]
+    pairs += clean_pairs(framework)
     names = [pair.name for pair in pairs]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

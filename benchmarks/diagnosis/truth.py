@@ -61,7 +61,7 @@ def _place(text: str, a: Program, b: Program) -> Place:
         raise ValueError(f"{text!r} is not a truth; expected MARK: TYPE|TYPE @PHASE")
     side, named, name, types, phases = match.groups()
     program = a if side else b
-    known = marks(program.script)
+    known = marks(program)
     wanted = () if named == "*" else tuple(named.split(","))
     missing = [mark for mark in wanted if mark not in known]
     if missing:

@@ -6,6 +6,7 @@ the dump matches names something that never ran.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +33,10 @@ def complaints(worker: Worker, pair: Pair, dumps: Dumps) -> list[str]:
 
 
 def _of_fault(worker: Worker, pair: Pair, dumps: Dumps) -> list[str]:
-    sound = Program(pair.b.script)
+    sound = replace(pair.b, edits=())
     changed = greatest_difference(_end(worker, sound, dumps), _end(worker, pair.b, dumps))
+    ends = [printed_numbers(_log(worker, program, dumps)) for program in (sound, pair.b)]
+    changed = max([changed, *map(_relative, *ends)]) if len(ends[0]) == len(ends[1]) else float("inf")
     found = [] if changed > MATERIAL else [f"changes nothing that lasts ({changed:.1e})"]
     paths = {
         "a": dumps.made(worker, pair.a, "statistics"),
@@ -50,8 +53,12 @@ def _of_clean(worker: Worker, pair: Pair, dumps: Dumps) -> list[str]:
     ends = [printed_numbers(_log(worker, program, dumps)) for program in (pair.a, pair.b)]
     if not ends[0] or len(ends[0]) != len(ends[1]):
         return [f"prints {len(ends[0])} and {len(ends[1])} numbers"]
-    worst = max(abs(one - other) / max(abs(one), abs(other), 1e-3) for one, other in zip(*ends, strict=True))
+    worst = max(map(_relative, *ends))
     return [] if worst <= pair.rounding else [f"prints numbers that differ by {worst:.1e}"]
+
+
+def _relative(one: float, other: float) -> float:
+    return abs(one - other) / max(abs(one), abs(other), 1e-3)
 
 
 def _end(worker: Worker, program: Program, dumps: Dumps) -> Path:

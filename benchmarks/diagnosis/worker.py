@@ -1,4 +1,4 @@
-"""A process with PyTorch imported that forks for each task: it runs programs under capture, compares dumps, and reads end states of runs.
+"""A process with a framework imported that forks for each task: it runs programs under capture, compares dumps, and reads end states of runs.
 
 It reads tasks as lines of JSON and answers each with a line of JSON. It runs no operator itself, so that children may use threads.
 """
@@ -15,18 +15,38 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 Task = dict[str, Any]
+
+
+_ROOT: Final = Path(__file__).parents[2]
+_ENVIRONMENT: Final = {
+    "jax": {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"},
+    "tensorflow": {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"},
+    "mindspore": {"OMP_NUM_THREADS": "1", "GLOG_v": "3"},
+}
+"""Environment variables that must be set before the framework starts."""
+
+
+def _python(framework: str) -> str:
+    """The interpreter that has a framework. Raises SystemExit if there is none."""
+    if framework in ("torch", "onnx"):
+        return sys.executable
+    python = _ROOT / f".venv-{framework}" / "bin" / "python"
+    if not python.exists():
+        raise SystemExit(f"found no {python}; run: make test-{framework}")
+    return str(python)
 
 
 class Worker:
     """The client of a worker process and its pipe. `ask` waits for the answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, framework: str = "torch") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.diagnosis.worker"],
-            cwd=Path(__file__).parents[2],
+            [_python(framework), "-m", "benchmarks.diagnosis.worker", framework],
+            cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": str(_ROOT / "src"), **_ENVIRONMENT.get(framework, {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -67,9 +87,14 @@ def dump(task: Task) -> float:
 
 def apply(settings: list[str]) -> None:
     """Apply settings to this process before a program runs."""
+    named = dict(setting.partition("=")[::2] for setting in settings)
+    named.pop("again", None)  # the same program again
+    if "torch" not in sys.modules:
+        if named:
+            raise ValueError(f"unknown setting {next(iter(named))}")
+        return
     import torch
 
-    named = dict(setting.partition("=")[::2] for setting in settings)
     torch.set_num_threads(int(named.pop("threads", "1")))
     for name, value in named.items():
         if name == "mkldnn":
@@ -79,7 +104,7 @@ def apply(settings: list[str]) -> None:
             torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, kind)).__enter__()
         elif name == "deterministic":
             torch.use_deterministic_algorithms(True)
-        elif name != "again":  # the same program again
+        else:
             raise ValueError(f"unknown setting {name}")
 
 
@@ -116,7 +141,8 @@ def in_child(work: Callable[[Task], Any], task: Task) -> Any:
     return json.loads(text) if text else {"error": f"the process ended without an answer: {task}"}
 
 
-_WARM_UP = """
+_WARM_UP: Final = {
+    "torch": """
 import torch, torch.nn.attention, torch.utils.checkpoint, torch._dynamo
 layer = torch.nn.Linear(2, 2)
 rule = torch.optim.AdamW(layer.parameters())
@@ -125,15 +151,25 @@ with torch.no_grad():
     for p in layer.parameters():
         p.grad = torch.ones_like(p)
     rule.step()
+""",
+    "onnx": "import torch, onnx, onnxruntime",
+    "jax": "import jax.numpy",
+    "tensorflow": "import tensorflow",
+    "mindspore": "import mindspore",
+}
+"""Imports the modules that a capture imports, so that no child has to. PyTorch runs no backward here: after one, a forked process could
+not run any. The other frameworks run no operator: their threads would not exist in a forked process.
 """
-"""Imports the modules that a capture imports, so that no child has to. Has no backward: after one, a forked process could not run any."""
 
 
-def warm_up(known: dict[str, Callable[[Task], Any]]) -> None:
-    """Import what the tasks import, by a dump of a small program and its comparison with itself."""
+def warm_up(known: dict[str, Callable[[Task], Any]], framework: str) -> None:
+    """Import what the tasks import: in PyTorch, by a dump of a small program and its comparison with itself."""
+    if framework != "torch":
+        exec(_WARM_UP[framework], {})
+        return
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "warm_up.py"
-        script.write_text(_WARM_UP)
+        script.write_text(_WARM_UP[framework])
         known["dump"]({"settings": [], "full": True, "out": f"{folder}/dump", "script": str(script), "log": ""})
         known["compare"]({"a": f"{folder}/dump", "b": f"{folder}/dump", "methods": ["opdump"]})
 
@@ -143,7 +179,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     known = tasks()
-    warm_up(known)
+    warm_up(known, sys.argv[1])
     for line in sys.stdin:
         task = json.loads(line)
         answers.write(json.dumps(in_child(known[task["do"]], task)) + "\n")
