@@ -81,6 +81,14 @@ class SupportsForks(Protocol):
 
 
 @runtime_checkable
+class SupportsOrder(Protocol):
+    """A step controller that numbers the operators of its steps, including those of another framework."""
+
+    def next_order(self) -> int:
+        """The number of an operator of another framework that runs now."""
+
+
+@runtime_checkable
 class SupportsGroups(Protocol):
     """An adapter of a framework with process groups."""
 
@@ -130,6 +138,16 @@ class Adapter(Runtime, Protocol):
 
     def attach(self, recorder: Recorder, settings: Settings) -> AbstractContextManager[StepController]:
         """Capture while the context is open."""
+
+
+@runtime_checkable
+class SupportsBeside(Protocol):
+    """An adapter that can also capture in the steps of another framework."""
+
+    def attach_beside(
+        self, recorder: Recorder, settings: Settings, steps: StepController
+    ) -> AbstractContextManager[object]:
+        """Capture while the context is open; `steps` belongs to the other adapter."""
 
 
 # Attaches an adapter to a framework that the program may not have imported yet. An import by opdump could change what the program does.

@@ -20,9 +20,12 @@ FRAMEWORKS: Final[Registry[Adapter]] = Registry(
         "tensorflow": "opdump.adapters.tensorflow.adapter:ADAPTER",
         "jax": "opdump.adapters.jax.adapter:ADAPTER",
         "mindspore": "opdump.adapters.mindspore.adapter:ADAPTER",
+        "onnxruntime": "opdump.adapters.onnxruntime.adapter:ADAPTER",
     },
 )
 """Loading an adapter may import its framework."""
+BESIDE: Final = ("onnxruntime",)
+"""Frameworks that are also captured beside another one, if the program imports them."""
 
 
 # Whether a program uses a framework. That the framework is imported proves nothing: opdump may have imported it.
@@ -31,6 +34,7 @@ FRAMEWORKS: Final[Registry[Adapter]] = Registry(
 _PART_OF: Final = {
     "torch": frozenset({"torch", "functorch", "torchgen", "triton", "_remote_module_non_scriptable", "opdump"}),
     "tensorflow": frozenset({"tensorflow", "keras", "tensorboard", "opdump"}),
+    "onnxruntime": frozenset({"onnxruntime", "onnx", "opdump"}),
 }
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _LARGEST_SOURCE: Final = 2**20

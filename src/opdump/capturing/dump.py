@@ -149,7 +149,13 @@ def _facts(plan: DumpPlan, rank_id: int, runtime: Runtime) -> RunFacts:
 
 
 _LOG = logging.getLogger("opdump")
-_PACKAGES: Final = {"PyTorch": "torch", "TensorFlow": "tensorflow", "JAX": "jax", "MindSpore": "mindspore"}
+_PACKAGES: Final = {
+    "PyTorch": "torch",
+    "TensorFlow": "tensorflow",
+    "JAX": "jax",
+    "MindSpore": "mindspore",
+    "ONNX Runtime": "onnxruntime",
+}
 
 
 class _NotAttached:
@@ -283,7 +289,10 @@ class Dump:
         around = recorder.circumstances
         around.marks = bool(self._parts.marks)
         if recorder.tally.executed == 0 and around.framework:
-            around.is_framework_used = is_used_by_program(_PACKAGES.get(around.framework, around.framework))
+            own = _PACKAGES.get(around.framework, around.framework)
+            around.is_framework_used = is_used_by_program(own)
+            others = (name for name, package in _PACKAGES.items() if package != own and is_used_by_program(package))
+            around.others_used = () if around.is_framework_used else tuple(others)
         notes = (*_marks_without_effect(self.plan, self._parts.marks), *self._parts.place.told())
         self._own_report = self._parts.recording.report(self.rank_id, notes)
         self.report = self._with_children(self._own_report, may_wait=self.may_wait)

@@ -12,12 +12,13 @@ import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from types import FrameType
 from typing import Any, Final
 
-from opdump.adapters.base import Adapter, DumpComplete, Settings, SupportsForks
+from opdump.adapters.base import Adapter, DumpComplete, Settings, SupportsBeside, SupportsForks
 from opdump.adapters.program_marks import ModelNames, ProgramMarks
-from opdump.adapters.registry import FRAMEWORKS
+from opdump.adapters.registry import BESIDE, FRAMEWORKS
 from opdump.capturing.dump import CaptureParts, Dump, Recording
 from opdump.capturing.family import FAMILY_VARIABLE, Family, call_at_end, family_facts, role_here, when_it_has_its_work
 from opdump.capturing.rank_assignment import DeferredWriter, RankAssignment, family_of, new_token, rank_of
@@ -100,6 +101,7 @@ def chosen_framework(asked: str, imported: Collection[str]) -> str:
             raise ConfigError(f'framework is {shown(asked)}, expected {expected} or "{known[-1]}"')
         return asked
     found = [name for name in known if name in imported]
+    found = [name for name in found if name not in BESIDE] or found
     if len(found) > 1:
         both = "both " if len(found) == 2 else ""
         _LOG.warning(
@@ -211,8 +213,19 @@ def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings,
     dump = Dump(parts, stack)
     load_protobuf()
     parts.controller = stack.enter_context(adapter.attach(recording.recorder, options))
+    for beside in _beside(adapter):
+        stack.enter_context(beside.attach_beside(recording.recorder, options, parts.controller))
     STATE.dump, STATE.parts = dump, parts
     return dump
+
+
+def _beside(adapter: Adapter) -> Iterator[SupportsBeside]:
+    """Return the adapters of installed frameworks that are captured together with that of `adapter`."""
+    for name in BESIDE:
+        if name != adapter.framework and find_spec(name) is not None:
+            other = adapter_of(name)
+            if isinstance(other, SupportsBeside):
+                yield other
 
 
 def _follow_starts() -> None:

@@ -6,11 +6,10 @@ import importlib
 import itertools
 import logging
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,20 +23,13 @@ from opdump.configs.plan_fields import plan_on_error
 from opdump.errors import CaptureStateError, ConfigError, FrameworkMissingError, ModelInputError
 from opdump.index.writer import RunFacts
 from opdump.layouts.base import RankWriter, open_writer
-from opdump.layouts.graph_files.ge import write_ge_graph
 from opdump.plan import DumpPlan, OnError
-from opdump.plan.dialects import words_of
 from opdump.plan.field_types import check_values
-from opdump.plan.unmatched_names import ChoseNothing, with_nearest
 
 if TYPE_CHECKING:
+    from opdump.adapters.onnxruntime.loaded_models import LoadedModels
     from opdump.adapters.onnxruntime.model_file import ModelSource
     from opdump.adapters.onnxruntime.session import OnnxSession
-
-
-class _Loaded(NamedTuple):
-    session: OnnxSession
-    has_graph_file: bool
 
 
 class ModelRecording:
@@ -61,41 +53,21 @@ class ModelRecording:
                 'dump_mode 1 with "kernels"'
             )
         self.plan = plan
-        self._may_write = may_write
         self.rank_id = rank_of(os.environ)
         self._recording = Recording(plan, self.rank_id, adapter_module("tensors_of_run").RUNTIME, open_it)
         self.recorder = self._recording.recorder
         self.writer = self._recording.writer
         self.report: CaptureReport | None = None
-        self._loaded: dict[int, _Loaded] = {}
-        self._notes: Counter[str] = Counter()
-        self._model_names: set[str] = set()
-        self._runs: dict[tuple[str, ...], int] = {}
-        """The number of runs of models that were unloaded, by name."""
-        self._reasons: set[ChoseNothing] = set()
-        """For models that ran: why the configuration selected none of their nodes."""
+        self._models: LoadedModels = adapter_module("loaded_models").LoadedModels(self.recorder, may_write=may_write)
 
     def load(self, model: ModelSource, model_id: int, **options: Any) -> OnnxSession:
         """A session of the model whose runs are recorded. `options` are those of `OnnxSession`.
 
         Raises ModelFileError for an invalid model, and the runtime's own errors unchanged.
         """
-        session_class = adapter_module("session").OnnxSession
         if isinstance(model, str | os.PathLike):
             options.setdefault("given_name", STATE.model_names.of_file(model))
-        session: OnnxSession = session_class(
-            model, recorder=self.recorder, plan=self.plan, model_id=model_id, **options
-        )
-        is_operator = options.get("is_single_operator", False)
-        by_model = self.plan.layout_facts.by_model
-        self._loaded[model_id] = _Loaded(session, has_graph_file=is_operator or not by_model)
-        if is_operator:
-            return session
-        if not by_model:
-            builder = self.recorder.graph(model_id, session.model.name)
-            adapter_module("graph_files").enter_nodes(session, builder)
-        self._model_names.update(session.model.names)
-        return session
+        return self._models.load(model, model_id, **options)
 
     def run(
         self,
@@ -105,74 +77,22 @@ class ModelRecording:
         run_options: Any | None = None,
     ) -> list[Any]:
         """The result of `OnnxSession.run`. The graph of a model is written after the first run with recorded data."""
-        before = self.recorder.tally.captured
-        try:
-            return self._loaded[model_id].session.run(output_names, feeds, run_options)
-        finally:
-            if self.recorder.tally.captured > before:
-                self._write_graph(model_id)
-
-    def _write_graph(self, model_id: int) -> None:
-        loaded = self._loaded[model_id]
-        if loaded.has_graph_file:
-            return
-        run_time = getattr(self.writer, "time", None)
-        if run_time is None or self.plan.mode.failures_only or not self._may_write():
-            return
-        graphs = adapter_module("graph_files").ge_graphs_of(loaded.session)
-        with self.recorder.writing():
-            written = write_ge_graph(self.plan.path / run_time, model_id, graphs)
-            for name in (written.name, f"{written.name}.json"):
-                self.writer.sink.adopt(f"{run_time}/{name}")
-        self._loaded[model_id] = loaded._replace(has_graph_file=True)
+        with self._models.running(model_id) as session:
+            return session.run(output_names, feeds, run_options)
 
     def unload(self, model_id: int) -> None:
         """Unload a model; its part of the report is kept."""
-        loaded = self._loaded.pop(model_id, None)
-        if loaded is not None:
-            self._note(loaded.session)
-            loaded.session.close()
-
-    def _note(self, session: OnnxSession) -> None:
-        """Add a model's results to the report."""
-        self._notes.update(session.notes)
-        names = tuple(session.model.names)
-        self._runs[names] = max(self._runs.get(names, 0), session.runs)
-        if session.runs:
-            self._reasons.add(session.chose_nothing)
+        self._models.unload(model_id)
 
     def close(self) -> CaptureReport:
         """Wait until everything is on disk. Models stay loaded, and run without a dump. May be called twice."""
         if self.report is not None:
             return self.report
         self._recording.close()
-        for loaded in self._loaded.values():
-            self._note(loaded.session)
-        self._tell_circumstances()
-        self.report = self._recording.report(self.rank_id, (*self._unmatched_models(), *self._notes))
+        notes = self._models.notes()
+        self._models.tell_circumstances("ONNX")
+        self.report = self._recording.report(self.rank_id, notes)
         return self.report
-
-    def _unmatched_models(self) -> Iterator[str]:
-        """Model names in the config that no loaded model has."""
-        for entry in self.plan.models or ():
-            name = entry.model_name
-            if self._model_names and name is not None and name not in self._model_names:
-                called = ", ".join(repr(each) for each in sorted(self._model_names))
-                key = words_of(self.plan.dialect).list_key.format("model_name")
-                text = f"{key}: no loaded model is called {name!r}; the loaded models are {called}"
-                yield with_nearest(text, name, self._model_names)
-
-    def _tell_circumstances(self) -> None:
-        around, models = self.recorder.circumstances, self.plan.models
-        around.framework = "ONNX"
-        around.first_step = self.plan.initial_iteration
-        around.models_seen = tuple(sorted(self._model_names))
-        around.chose_nothing = "" if "" in self._reasons else max(self._reasons, default="")
-        wanted = {entry.model_name for entry in models or ()}
-        every = models is None or None in wanted
-        around.executions = {
-            name: runs for names, runs in self._runs.items() for name in names if runs and (every or name in wanted)
-        }
 
 
 def adapter_module(name: str) -> Any:

@@ -105,6 +105,8 @@ class ProgramFacts:
     """Why no operator can be recorded with the installed packages."""
     is_framework_used: bool = True
     """Whether the program imported the framework."""
+    others_used: tuple[str, ...] = ()
+    """The usual names of other frameworks that it imported instead."""
     first_step: int = 0
     next_step: int | None = None
     """The step that was running when the program ended, that is, the first that did not end. None if steps are not counted."""
@@ -177,7 +179,10 @@ def _unable(case: _Case) -> str:
 def _not_imported(case: _Case) -> str:
     if case.executed or case.around.is_framework_used:
         return ""
-    return f"the program imported no {case.around.framework}"
+    others = " and ".join(case.around.others_used)
+    return f"the program imported no {case.around.framework}" + (
+        f"; it imported {others}, which `--framework` selects" if others else ""
+    )
 
 
 def _children(case: _Case) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from opdump.interpreter.imports import stand_down, wait_for
 
-_FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "mindspore")
+_FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "mindspore", "onnxruntime")
 
 
 def await_work(directory: str) -> bool:

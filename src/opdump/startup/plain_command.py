@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opdump.plan import DumpPlan
     from opdump.tensorflow.installation import ScriptFacts
 
-_FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "mindspore")
+_FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "mindspore", "onnxruntime")
 _DROP_INS: Final = ("npu_bridge", "npu_device")
 
 

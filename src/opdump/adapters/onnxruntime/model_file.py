@@ -29,10 +29,24 @@ LEVELS: Final[Mapping[str, Any]] = {
     "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+_LAYOUT: Final = getattr(onnxruntime.GraphOptimizationLevel, "ORT_ENABLE_LAYOUT", None)
+"""A level between "extended" and "all" that newer versions have."""
 _GRAPHS: Final = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _FOLDER_ENTRY: Final = "session.model_external_initializers_file_folder_path"
 _OPTIMIZED_WEIGHTS_ENTRY: Final = "session.optimized_model_external_initializers_file_name"
 _OPTIMIZED_LEAST_ENTRY: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
+
+
+class OwnSession(onnxruntime.InferenceSession):  # type: ignore[misc]  # the runtime has no types
+    """A session of opdump itself. A capture of the program's sessions does not record it."""
+
+
+def level_of(options: onnxruntime.SessionOptions) -> str:
+    """The name of the optimisation level in a program's options, as a key of LEVELS; the nearest one for a level that has none."""
+    asked = options.graph_optimization_level
+    if asked == _LAYOUT:
+        return "all"
+    return next((name for name, level in LEVELS.items() if level == asked), "disable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +194,12 @@ def load_model(model: str | Path | bytes | ModelProto) -> ModelFile:
 
 
 def optimized(
-    model: ModelFile, level: str, folder: Path, options: onnxruntime.SessionOptions, providers: Sequence[Any]
+    model: ModelFile,
+    level: str,
+    folder: Path,
+    options: onnxruntime.SessionOptions,
+    providers: Sequence[Any],
+    disabled_optimizers: Collection[str] | None = None,
 ) -> ModelFile:
     """The model as ONNX Runtime optimises it at this level, saved in `folder`, which must outlive its sessions."""
     path = folder / "optimized.onnx"
@@ -193,7 +212,7 @@ def optimized(
     try:
         # ONNX Runtime warns that such a model may only work on this machine, which is sufficient here.
         options.log_severity_level = max(severity, 3)
-        onnxruntime.InferenceSession(model.source, options, providers=providers)
+        _own_session(model, model.source, options, providers, disabled_optimizers=disabled_optimizers)
     finally:
         options.optimized_model_filepath = ""
         options.log_severity_level = severity
@@ -206,14 +225,24 @@ def open_session(
 ) -> onnxruntime.InferenceSession:
     """A session of the model, or of a changed copy of it. Raises the runtime's own error for a model that it rejects."""
     options.graph_optimization_level = LEVELS[level]
+    return _own_session(model, content, options, providers)
+
+
+def _own_session(
+    model: ModelFile,
+    content: str | bytes,
+    options: onnxruntime.SessionOptions,
+    providers: Sequence[Any],
+    **keywords: Any,
+) -> OwnSession:
     if isinstance(content, bytes) and model.folder is not None and model.has_external_data:
         if model.is_saved_here:
             # With the folder in the program's options, it would also apply to the unchanged model, whose weights are elsewhere.
             path = model.folder / "changed.onnx"
             path.write_bytes(content)
-            return onnxruntime.InferenceSession(str(path), options, providers=providers)
+            return OwnSession(str(path), options, providers=providers, **keywords)
         options.add_session_config_entry(_FOLDER_ENTRY, str(model.folder))
-    return onnxruntime.InferenceSession(content, options, providers=providers)
+    return OwnSession(content, options, providers=providers, **keywords)
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:

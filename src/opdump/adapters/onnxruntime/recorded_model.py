@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -21,12 +22,13 @@ from opdump.adapters.onnxruntime.tensors_of_run import Tensors, fed_tensor
 from opdump.plan import DumpPlan, StepSet, WatchedLook
 from opdump.plan.selection import ModelFilter
 from opdump.plan.unmatched_names import ChoseNothing, ListMatches
-from opdump.recorder import LiveTensor, Recorder, WatchRecorder
-from opdump.records import SkipReason
+from opdump.recorder import LiveTensor, WatchRecorder
+from opdump.records import Frame, SkipReason
 
 # Determines once what a plan records of a model: the nodes that run, the recorded ones, and the values needed for them.
 
 _NO_LIMIT: Final = "memory_limit has no effect: a second run of the model's random operators returns different values"
+_DRAWN_AGAIN: Final = "random operators draw other numbers in the recorded run than in the run of the program, so the records of such a model differ from its answers"
 _WATCHED: Final = (
     "values of ONNX Runtime are watched as their operators made them: every one has memory of its own while it is "
     "recorded, so an operator that overwrites another's result cannot be seen"
@@ -65,8 +67,11 @@ class RecordedModel:
         *,
         is_single_operator: bool,
         is_limited: bool,
+        is_beside: bool = False,
     ) -> RecordedModel:
-        """`names` are those of the model. `is_limited`: values are split over several runs because of the memory limit."""
+        """`names` are those of the model. `is_limited`: values are split over several runs because of the memory limit. `is_beside`: the answers
+        come from another session, so every operator runs a second time.
+        """
         notes: list[str] = []
         chose_nothing: ChoseNothing = ""
         if is_single_operator:
@@ -80,6 +85,11 @@ class RecordedModel:
             notes += matches.texts()
             chose_nothing = matches.chose_nothing
         once, is_random_model = RunOnce.of(ran, nodes), has_random_operators(ran.proto)
+        if is_beside and is_random_model:
+            notes.append(_DRAWN_AGAIN)
+        if is_beside and once is not None and not once.may_call_python:
+            notes.append(once.note_of_second_run)
+            once = None
         constants = ran.constants()
         sources = _value_sources(ran, nodes, constants)
         within = _chosen_in_bodies(nodes, plan, model_filter, sources, once, notes)
@@ -290,6 +300,18 @@ def slots_of(
 NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
 
 
+@dataclass(frozen=True, slots=True)
+class RunPlace:
+    """The place of a run in the dump. `order` numbers the operators of its step, and `executions` counts those of each operator."""
+
+    step: int
+    ends_step: bool = True
+    order: Iterator[int] = field(default_factory=itertools.count)
+    executions: Counter[str] = field(default_factory=Counter)
+    called_at: Sequence[Frame] = ()
+    """The lines of the program that called the session."""
+
+
 class NodeEmitter:
     """Passes the operators of each run of a model to the recorder.
 
@@ -299,7 +321,7 @@ class NodeEmitter:
 
     def __init__(
         self,
-        recorder: Recorder,
+        emitter: RunEmitter,
         model: ModelFile,
         model_name: str,
         model_id: int,
@@ -311,7 +333,7 @@ class NodeEmitter:
         self._constants = model.constants()
         sparse = GraphProto(sparse_initializer=model.proto.graph.sparse_initializer)
         self._sparse = model.fixed_tensors(sparse)
-        self._emitter = RunEmitter(recorder)
+        self._emitter = emitter
         self._model = model
         self._model_name = model_name
         self._model_id = model_id
@@ -321,9 +343,17 @@ class NodeEmitter:
         self._notes = notes
         self._fixed: Tensors = {}
 
-    def run(self, step: int) -> GraphRun:
-        """Begin another run, with this step."""
-        return GraphRun(self._emitter, self._model_name, self._model_id, step, order=itertools.count())
+    def run(self, place: RunPlace) -> GraphRun:
+        """Begin another run."""
+        return GraphRun(
+            self._emitter,
+            self._model_name,
+            self._model_id,
+            place.step,
+            order=place.order,
+            executions=place.executions,
+            called_at=place.called_at,
+        )
 
     def emit(self, run: GraphRun, nodes: Sequence[ChosenNode], first: int, tensors: Tensors) -> None:
         """Pass nodes of a run to the recorder, one after the other; `first` is the order of the first one."""
@@ -427,6 +457,10 @@ def _is_recorded(bodies: Sequence[BodyRun], within: Mapping[str, ChosenNode]) ->
 # rest      x -> Exp        result of Ask -> Tanh -> y              runs as often as the dump needs
 
 
+_OF_PYTHON: Final = frozenset({"ai.onnx.contrib", "com.microsoft.extensions", "com.microsoft"})
+"""Domains whose operators may be Python functions: those of onnxruntime-extensions, and PythonOp."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunOnce:
     """The nodes of one model that run once.
@@ -450,6 +484,21 @@ class RunOnce:
     def values(self) -> tuple[str, ...]:
         """The outputs of the nodes."""
         return tuple(value for node in self.nodes for value in node.outputs if value)
+
+    @property
+    def may_call_python(self) -> bool:
+        """Whether an operator may be Python of the program, whose effect a second run would repeat in the program itself."""
+        return any(operator.partition("::")[0] in _OF_PYTHON for operator in self.operators.values())
+
+    @property
+    def refusal_beside(self) -> str:
+        """Why no run of the program's own session can be recorded."""
+        return f"{self._named()}, may be Python and must not run twice; `opdump infer` and `opdump.onnx.session` record such a model"
+
+    @property
+    def note_of_second_run(self) -> str:
+        """What to know if they run again for the dump."""
+        return f"{self._named()}, runs a second time for the dump of each recorded run"
 
     @property
     def note(self) -> str:

@@ -19,6 +19,7 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from opdump.adapters.host import BY_DTYPE
+from opdump.adapters.onnxruntime.model_file import OwnSession
 from opdump.adapters.onnxruntime.model_graph import RANDOM_OPERATORS
 from opdump.adapters.onnxruntime.nodes import (
     ONNX_DOMAINS,
@@ -152,7 +153,7 @@ def _session(model: bytes) -> onnxruntime.InferenceSession:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = _SILENT
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return OwnSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _runtime_errors() -> tuple[type[Exception], ...]:

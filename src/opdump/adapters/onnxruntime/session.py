@@ -15,18 +15,23 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import onnxruntime
-from onnx import ModelProto
 
-from opdump.adapters.graph_runtime import StepCount, UniqueNames
+from opdump.adapters.graph_runtime import RunEmitter, StepCount, UniqueNames
 from opdump.adapters.host import HostTensor
 from opdump.adapters.onnxruntime.bodies import BodyReplay
-from opdump.adapters.onnxruntime.model_file import ModelFile, load_model, open_session, optimized
+from opdump.adapters.onnxruntime.model_file import ModelFile, ModelSource, load_model, open_session, optimized
 from opdump.adapters.onnxruntime.model_graph import ModelNode, has_half_precision, nodes_of, with_origins
-from opdump.adapters.onnxruntime.recorded_model import NodeEmitter, RecordedModel, RunOnce, chunks_of, slots_of
+from opdump.adapters.onnxruntime.recorded_model import (
+    NodeEmitter,
+    RecordedModel,
+    RunOnce,
+    RunPlace,
+    chunks_of,
+    slots_of,
+)
 from opdump.adapters.onnxruntime.tensors_of_run import (
     Tensors,
     answer_and_tensors,
@@ -41,6 +46,10 @@ from opdump.recorder import Recorder
 from opdump.sink.outside import remove_own, temporary_directory
 
 Level = Literal["disable", "basic", "extended", "all"]
+_DIFFERENT: Final = (
+    "{}: the answers of the program differ from those of the recorded runs, in which more values are outputs of the graph; the records are those of "
+    "the recorded runs"
+)
 
 
 class OnnxSession:
@@ -53,6 +62,7 @@ class OnnxSession:
     `session_options` and `providers` are ONNX Runtime's own; this session sets the optimisation level in the options. `memory_limit` (bytes)
     bounds the tensors that are kept at a time; if more are needed, the model runs several times. `is_single_operator`: the model is one
     operator, and is dumped as such, without a model name. `given_name`, if given, is the first of the model's names.
+    `own` returns the program's own session of the model, which gives every answer; its runs are passed to `record_run` and `record_failure`, not to `run`.
 
     Every run is a step, numbered from the plan's `initial_iteration`. Calls from several threads are recorded one after the
     other. `notes` are what the dump lacks in addition to skipped operators. Raises ModelFileError for an invalid model, and the
@@ -61,7 +71,7 @@ class OnnxSession:
 
     def __init__(
         self,
-        model: str | Path | bytes | ModelProto,
+        model: ModelSource | ModelFile,
         *,
         recorder: Recorder,
         plan: DumpPlan,
@@ -69,11 +79,14 @@ class OnnxSession:
         level: Level = "disable",
         providers: Sequence[Any] | None = None,
         session_options: onnxruntime.SessionOptions | None = None,
+        disabled_optimizers: Collection[str] | None = None,
         memory_limit: int | None = None,
         is_single_operator: bool = False,
         given_name: str | None = None,
+        own: Callable[[], onnxruntime.InferenceSession] | None = None,
+        rank_id: int = 0,
     ) -> None:
-        self.model: ModelFile = load_model(model)
+        self.model: ModelFile = model if isinstance(model, ModelFile) else load_model(model)
         if given_name:
             self.model = replace(self.model, names=tuple(dict.fromkeys((given_name, *self.model.names))))
         self.level: Level = level
@@ -84,7 +97,9 @@ class OnnxSession:
         self._plan = plan
         self._options = session_options if session_options is not None else onnxruntime.SessionOptions()
         self._providers = list(providers) if providers is not None else ["CPUExecutionProvider"]
+        self._disabled_optimizers = disabled_optimizers
         self._memory_limit = memory_limit
+        self._own = own
         self._lock = threading.RLock()
         self._remove_folder: Callable[[], object] = _nothing
         ran, nodes = self._what_runs()
@@ -95,12 +110,13 @@ class OnnxSession:
             self.model.names,
             is_single_operator=is_single_operator,
             is_limited=memory_limit is not None,
+            is_beside=own is not None,
         )
         self._once = recorded.once
         self.notes: list[str] = list(recorded.notes)
         recorder.matched_kernels.update(recorded.choice.matched_kernels)
         self._emitter = NodeEmitter(
-            recorder,
+            RunEmitter(recorder, rank_id=rank_id, device_id=rank_id),
             ran,
             "" if is_single_operator else self.model.name if plan.layout_facts.by_model else plan.net_name,
             0 if is_single_operator else model_id,
@@ -121,7 +137,6 @@ class OnnxSession:
         self._steps = StepCount(plan.initial_iteration)
         self._closed = False
         self._answers_may_differ = has_half_precision(self.model.proto)
-        """The maximum over all earlier runs."""
         on_host = self._providers == ["CPUExecutionProvider"]
         self._compares = self._answers_may_differ or level != "disable" or not on_host
         self._sizes: dict[str, int] = {}
@@ -155,10 +170,45 @@ class OnnxSession:
             if not self._recorder.wants(step):
                 return self._answer(output_names, feeds, run_options)
             if self._plan.mode.failures_only:
-                return self._run_until_failure(output_names, feeds, run_options, step)
+                return self._run_until_failure(output_names, feeds, run_options, RunPlace(step))
             if not self._records_data:
                 return self._answer(output_names, feeds, run_options)
-            return self._record(output_names, feeds, run_options, step)
+            return self._record(output_names, feeds, run_options, RunPlace(step))
+
+    def record_run(
+        self,
+        output_names: Sequence[str],
+        feeds: Mapping[str, Any],
+        answer: Sequence[Any] | None,
+        run_options: onnxruntime.RunOptions | None,
+        place: RunPlace,
+    ) -> None:
+        """Record a run of the program's own session by a second run. `answer` is that of the program, None if it is unknown."""
+        with self._lock:
+            if self._closed or not self._records_data:
+                return
+            try:
+                found = self._run_and_emit(output_names, feeds, run_options, place, {})
+            except _RunError as failure:
+                self.notes.append(f"run {place.step} of {self.model.name} was not recorded: {failure.error}")
+                self._end(place)  # including what was emitted of it before it failed
+                return
+            if answer is None or self._recorded.is_random:
+                return
+            difference = largest_difference(found, answer)
+            if not self.largest_difference and difference:
+                self.notes.append(_DIFFERENT.format(self.model.name))
+            self.largest_difference = max(difference, self.largest_difference or 0.0)
+
+    def record_failure(self, error: Exception, feeds: Mapping[str, Any], place: RunPlace) -> None:
+        """Record the operator that failed in a run of the program's own session, if the plan asks for failures."""
+        with self._lock:
+            if self._plan.mode.failures_only and not self._closed:
+                self._note_failure(error, feeds, place)
+
+    def count_run(self) -> None:
+        """Count a run of the program's own session."""
+        self._steps.take()
 
     @property
     def runs(self) -> int:
@@ -186,6 +236,8 @@ class OnnxSession:
 
     def _plain(self) -> onnxruntime.InferenceSession:
         with self._lock:
+            if self._own is not None:
+                return self._own()  # the program uses it at this moment
             if self._plain_session is None:
                 content = self.model.source
                 if self._once is not None and self._records_data:
@@ -202,12 +254,19 @@ class OnnxSession:
             return self.model, originals
         folder = temporary_directory("onnx")
         self._remove_folder = weakref.finalize(self, remove_own, folder)
-        ran = optimized(self.model, self.level, folder, self._options, self._providers)
+        ran = optimized(
+            self.model,
+            self.level,
+            folder,
+            self._options,
+            self._providers,
+            disabled_optimizers=self._disabled_optimizers,
+        )
         return ran, with_origins(nodes_of(ran.proto, originals, names), originals, ran.proto.graph)
 
     def _can_run(self, once: RunOnce) -> bool:
         """Whether the rest of the model can run separately. Adds to the notes how it is recorded."""
-        refusal = once.refusal(self.model, self._plain())
+        refusal = once.refusal_beside if self._own is not None else once.refusal(self.model, self._plain())
         self.notes.append(f"no run is recorded: {refusal}" if refusal else once.note)
         return not refusal
 
@@ -241,18 +300,18 @@ class OnnxSession:
         output_names: Sequence[str] | None,
         feeds: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None,
-        step: int,
+        place: RunPlace,
     ) -> list[Any]:
         names = list(output_names) if output_names else [output.name for output in self.outputs]
         if self._once is not None:
-            return self._record_rest(self._once, names, feeds, run_options, step)
+            return self._record_rest(self._once, names, feeds, run_options, place)
         try:
-            answer = self._run_and_emit(names, feeds, run_options, step, {})
+            answer = self._run_and_emit(names, feeds, run_options, place, {})
         except _RunError as failure:
             # If the model or the inputs are invalid, the plain run raises the original error.
             plain = self.run_plain(output_names, feeds, run_options)
-            self.notes.append(f"run {step} was not recorded: {failure.error}")
-            self._recorder.end_step(step)  # including what was emitted of it before it failed
+            self.notes.append(f"run {place.step} was not recorded: {failure.error}")
+            self._end(place)  # including what was emitted of it before it failed
             return plain
         return self._compared(answer, output_names, feeds, run_options) if self._compares else answer
 
@@ -262,21 +321,21 @@ class OnnxSession:
         names: Sequence[str],
         feeds: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None,
-        step: int,
+        place: RunPlace,
     ) -> list[Any]:
         """The answer of the plain run, in which the operators of the program ran. The others run again for the dump."""
         try:
             answer, made, tensors = once.run(self._plain(), names, feeds, run_options)
         except Exception as error:
-            self.notes.append(f"run {step} was not recorded: {error}")
-            self._recorder.end_step(step)
+            self.notes.append(f"run {place.step} was not recorded: {error}")
+            self._end(place)
             raise
         given = {**fed_tensors(self._plain(), feeds), **tensors}
         try:
-            self._run_and_emit([], {**feeds, **made}, run_options, step, given)
+            self._run_and_emit([], {**feeds, **made}, run_options, place, given)
         except _RunError as failure:
-            self.notes.append(f"run {step} was not recorded: {failure.error}")
-            self._recorder.end_step(step)  # including what was emitted of it before it failed
+            self.notes.append(f"run {place.step} was not recorded: {failure.error}")
+            self._end(place)  # including what was emitted of it before it failed
         return answer
 
     def _compared(
@@ -300,13 +359,13 @@ class OnnxSession:
         names: Sequence[str],
         feeds: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None,
-        step: int,
+        place: RunPlace,
         given: Tensors,
     ) -> list[Any]:
         """Run the recorded part and emit it; `given` are tensors that are already known."""
         session = self._recorded_session
         answer: list[Any] | None = None if session is not None else []
-        run, choice, private = self._emitter.run(step), self._recorded.choice, self._plan.saves_tensors
+        run, choice, private = self._emitter.run(place), self._recorded.choice, self._plan.saves_tensors
         for first, last in self._chunks(feeds):
             chosen = choice.nodes[first:last]
             values = dict.fromkeys(value for each in (*chosen, *choice.watched) for value in each.values)
@@ -328,8 +387,12 @@ class OnnxSession:
             if self._recorder.is_over:
                 break
         assert answer is not None
-        self._recorder.end_step(step)
+        self._end(place)
         return answer
+
+    def _end(self, place: RunPlace) -> None:
+        if place.ends_step:
+            self._recorder.end_step(place.step)
 
     def _note_sizes(self, tensors: Tensors) -> None:
         known = tensors.items()
@@ -347,34 +410,37 @@ class OnnxSession:
         output_names: Sequence[str] | None,
         feeds: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None,
-        step: int,
+        place: RunPlace,
     ) -> list[Any]:
         try:
             return self.run_plain(output_names, feeds, run_options)
         except Exception as error:
-            try:
-                self._file_failure(error, feeds, step)
-            except Exception as problem:  # noqa: BLE001  the user gets the error of the run, even if its dump fails
-                self.notes.append(f"the failure of run {step} could not be dumped: {problem!r}")
+            self._note_failure(error, feeds, place)
             raise
 
-    def _file_failure(self, error: Exception, feeds: Mapping[str, Any], step: int) -> None:
+    def _note_failure(self, error: Exception, feeds: Mapping[str, Any], place: RunPlace) -> None:
+        try:
+            self._file_failure(error, feeds, place)
+        except Exception as problem:  # noqa: BLE001  the user gets the error of the run, even if its dump fails
+            self.notes.append(f"the failure of run {place.step} could not be dumped: {problem!r}")
+
+    def _file_failure(self, error: Exception, feeds: Mapping[str, Any], place: RunPlace) -> None:
         kept = () if self._once is None else tuple(self._once.operators)
         search = FailureSearch(self.ran, self.nodes, self._options, self._providers, kept)
         failure = search.find(error, feeds)
         if failure is None and kept:
             self.notes.append(
-                f"run {step} failed; the failed operator is unknown, because a search would run {', '.join(kept)} of the program again: {error}"
+                f"run {place.step} failed; the failed operator is unknown, because a search would run {', '.join(kept)} of the program again: {error}"
             )
             return
         if failure is None:
-            self.notes.append(f"run {step} failed outside of every operator: {error}")
+            self.notes.append(f"run {place.step} failed outside of every operator: {error}")
             return
         node = failure.node
         tensors = {**fed_tensors(self._plain(), feeds), **failure.inputs}
         slots = slots_of(node.inputs, node.input_arguments, self._recorded.sources)
         inputs = self._emitter.live(slots, tensors)
-        self._emitter.run(step).fail(node.operator, error, inputs, order=self.nodes.index(node))
+        self._emitter.run(place).fail(node.operator, error, inputs, order=self.nodes.index(node))
 
 
 def _nothing() -> None:

@@ -254,6 +254,11 @@ class _Capture(TrainingListener):
     def manual_step(self) -> None:
         self.observer.manual_step()
 
+    def next_order(self) -> int:
+        """The number of an operator of another framework that runs now. The rest of the step is recorded without the follower."""
+        self._recorder.when_lost()
+        return self._mode.naming.next_order()
+
     @never_seen
     def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
         """Watches operators by name and tensors of the program from now on. Raises CaptureStateError if the capture is not a watch."""

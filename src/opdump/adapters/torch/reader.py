@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
+from opdump.adapters.host import HostTensor
 from opdump.adapters.torch.device import Accelerators, DeviceSummaries, PendingCopy
 from opdump.adapters.torch.isolation import never_seen
 from opdump.adapters.torch.memory import (
@@ -27,7 +28,7 @@ from opdump.adapters.torch.memory import (
     shape_of,
     widened,
 )
-from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
+from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions, without_modes
 from opdump.kernels import BatchSummarizer, DigestBatch, SeenTensors, Summary, SummaryTable, summarise
 from opdump.recorder import Elements, LiveTensor, TensorSnapshot
 from opdump.records import IO, OpRecord, SkipReason, StatisticValue
@@ -162,11 +163,13 @@ class TensorReader:
         return True
 
     def _placed(self, taken: TensorSnapshot, tensor: torch.Tensor) -> TensorSnapshot:
-        if taken.skip not in _NOWHERE:
+        if taken.skip not in _NOWHERE and isinstance(tensor, torch.Tensor):
             taken.memory = self.storages.memory_of(tensor)
         return taken
 
-    def _take_other(self, tensor: torch.Tensor, skip: SkipReason) -> TensorSnapshot:
+    def _take_other(self, tensor: torch.Tensor | HostTensor | str, skip: SkipReason) -> TensorSnapshot:
+        if not isinstance(tensor, torch.Tensor):
+            return self._take_foreign(tensor, skip)
         if skip:
             return self._facts(tensor, skip)
         if tensor.__class__ in PLAIN_CLASSES:
@@ -177,7 +180,22 @@ class TensorReader:
 
     def skip(self, tensor: torch.Tensor, reason: SkipReason) -> TensorSnapshot:
         """The properties of a tensor whose values are not to be read."""
+        if not isinstance(tensor, torch.Tensor):
+            return self._take_foreign(tensor, reason)
         return self._placed(self._facts(tensor, reason), tensor)
+
+    def _take_foreign(self, tensor: HostTensor | str, skip: SkipReason) -> TensorSnapshot:
+        """A tensor of another framework, or only the name of a type."""
+        if isinstance(tensor, str):
+            return TensorSnapshot(tensor, (), 0, skip or "opaque")
+        element = tensor.element
+        dtype = getattr(torch, element.dtype, None)
+        if skip or element.bits < 8 or not isinstance(dtype, torch.dtype):
+            return TensorSnapshot(element.dtype, tensor.shape, 0, skip or "opaque")
+        if tensor.count == 0:
+            return TensorSnapshot(element.dtype, tensor.shape, 0, "empty")
+        with without_modes():
+            return self._take_any(torch.from_numpy(tensor.raw()).view(dtype).reshape(tensor.shape))
 
     def _facts(self, tensor: torch.Tensor, reason: SkipReason) -> TensorSnapshot:
         return TensorSnapshot(dtype_name(tensor), shape_of(tensor), 0, reason)
@@ -203,7 +221,12 @@ class TensorReader:
 
     def memory_of(self, tensor: torch.Tensor) -> object:
         """The address of the storage of a dense tensor; None if it has no storage of its own."""
-        if tensor.layout is not torch.strided or tensor.is_nested or is_lazy(tensor):
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.layout is not torch.strided
+            or tensor.is_nested
+            or is_lazy(tensor)
+        ):
             return None
         try:
             storage = tensor.untyped_storage()
