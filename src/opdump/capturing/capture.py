@@ -67,8 +67,8 @@ def capture(
     on_error         what to do if the dump can no longer be written (a full disk, a removed directory): "continue" (the default) goes on
                      without it, logs the cause at once, and reports it as `failure`; "stop" (the default with `strict`) raises it in the block
     children         False: count and report the processes that the program starts, but do not capture them
-    framework        "torch", "tensorflow", "jax", "mindspore", or the name of an installed extension (`opdump extensions`); "auto": the one
-                     that the program has imported, else torch
+    framework        "torch", "tensorflow", "jax", "mindspore", "onnxruntime", or the name of an installed extension (`opdump extensions`);
+                     "auto": the one that the program has imported, else torch. Sessions of ONNX Runtime are also recorded beside each of the others
 
     Raises ConfigError before anything runs, DumpPathError if the directory cannot be written, and CaptureStateError if a capture is already running.
     """

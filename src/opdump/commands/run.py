@@ -164,7 +164,8 @@ class _CommandWithGroups(click.Command):
     metavar="NAME",
     default="auto",
     show_default=True,
-    help="Framework to record: torch, tensorflow, jax, mindspore, one listed by `opdump extensions`, or auto (the one that SCRIPT imports).",
+    help="Framework to record: torch, tensorflow, jax, mindspore, onnxruntime, one listed by `opdump extensions`, or auto (the one that "
+    "SCRIPT imports). ONNX Runtime is recorded beside each of them.",
 )
 @click.option(
     "--stream-in-names",

@@ -85,11 +85,8 @@ class RecordedModel:
             notes += matches.texts()
             chose_nothing = matches.chose_nothing
         once, is_random_model = RunOnce.of(ran, nodes), has_random_operators(ran.proto)
-        if is_beside and is_random_model:
-            notes.append(_DRAWN_AGAIN)
-        if is_beside and once is not None and not once.may_call_python:
-            notes.append(once.note_of_second_run)
-            once = None
+        if is_beside:
+            once = _once_beside(once, notes, is_random=is_random_model)
         constants = ran.constants()
         sources = _value_sources(ran, nodes, constants)
         within = _chosen_in_bodies(nodes, plan, model_filter, sources, once, notes)
@@ -105,6 +102,16 @@ class RecordedModel:
             ran, nodes, once, is_random_model, not model_filter.is_empty, choice, within, sources, wanted, tuple(notes),
             chose_nothing,
         )  # fmt: skip
+
+
+def _once_beside(once: RunOnce | None, notes: list[str], *, is_random: bool) -> RunOnce | None:
+    """What must not run a second time beside the program's own session. Adds to the notes what does run again."""
+    if is_random:
+        notes.append(_DRAWN_AGAIN)
+    if once is None or once.may_call_python:
+        return once
+    notes.append(once.note_of_second_run)
+    return None
 
 
 def _value_sources(ran: ModelFile, nodes: Sequence[ModelNode], constants: Iterable[str]) -> dict[str, str]:

@@ -87,16 +87,16 @@ class OnnxSession:
         rank_id: int = 0,
     ) -> None:
         self.model: ModelFile = model if isinstance(model, ModelFile) else load_model(model)
-        if given_name:
-            self.model = replace(self.model, names=tuple(dict.fromkeys((given_name, *self.model.names))))
+        names = filter(None, (given_name, *self.model.names))
+        self.model = replace(self.model, names=tuple(dict.fromkeys(names)))
         self.level: Level = level
         self.model_id = model_id
         self.largest_difference: float | None = None
         """The difference between the model's outputs in the dumped and the plain run; None if they were not compared."""
         self._recorder = recorder
         self._plan = plan
-        self._options = session_options if session_options is not None else onnxruntime.SessionOptions()
-        self._providers = list(providers) if providers is not None else ["CPUExecutionProvider"]
+        self._options = session_options or onnxruntime.SessionOptions()
+        self._providers = list(providers or ["CPUExecutionProvider"])
         self._disabled_optimizers = disabled_optimizers
         self._memory_limit = memory_limit
         self._own = own
@@ -130,10 +130,12 @@ class OnnxSession:
         if self._records_data and self._once is not None:
             self._records_data = self._can_run(self._once)
         self._recorded_session = self._open_recorded() if self._records_data else None
-        session = self._plain() if self._once is not None or self._recorded_session is None else self._recorded_session
-        own = len(self.model.proto.graph.output)
+        session = self._recorded_session
+        if self._once is not None or session is None:
+            session = self._plain()
+        results = len(self.model.proto.graph.output)
         self.inputs: tuple[Any, ...] = tuple(session.get_inputs())
-        self.outputs: tuple[Any, ...] = tuple(session.get_outputs()[:own])
+        self.outputs: tuple[Any, ...] = tuple(session.get_outputs()[:results])
         self._steps = StepCount(plan.initial_iteration)
         self._closed = False
         self._answers_may_differ = has_half_precision(self.model.proto)

@@ -45,6 +45,10 @@ _DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 """Whether native code can read the properties of a tensor. In older releases Python reads them, which takes longer."""
 
 
+Given = torch.Tensor | HostTensor | str
+"""A tensor, one of another framework, or only the type of a value."""
+
+
 class TensorReader:
     """Takes summaries and, if requested, copies of the values of live tensors.
 
@@ -167,7 +171,7 @@ class TensorReader:
             taken.memory = self.storages.memory_of(tensor)
         return taken
 
-    def _take_other(self, tensor: torch.Tensor | HostTensor | str, skip: SkipReason) -> TensorSnapshot:
+    def _take_other(self, tensor: Given, skip: SkipReason) -> TensorSnapshot:
         if not isinstance(tensor, torch.Tensor):
             return self._take_foreign(tensor, skip)
         if skip:
@@ -178,7 +182,7 @@ class TensorReader:
         with no_subclass_functions():
             return self._take_any(tensor)
 
-    def skip(self, tensor: torch.Tensor, reason: SkipReason) -> TensorSnapshot:
+    def skip(self, tensor: Given, reason: SkipReason) -> TensorSnapshot:
         """The properties of a tensor whose values are not to be read."""
         if not isinstance(tensor, torch.Tensor):
             return self._take_foreign(tensor, reason)
@@ -219,7 +223,7 @@ class TensorReader:
         """A reader that copies all values of the same tensors, and takes no statistics."""
         return TensorReader(statistics=False, elements=True, accelerators=self._accelerators)
 
-    def memory_of(self, tensor: torch.Tensor) -> object:
+    def memory_of(self, tensor: Given) -> object:
         """The address of the storage of a dense tensor; None if it has no storage of its own."""
         if (
             not isinstance(tensor, torch.Tensor)
