@@ -1,0 +1,48 @@
+"""Programs of public bug reports about MindSpore: `python mindspore_reports.py NUMBER VARIANT` runs variant a or b."""
+
+import sys
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+number, variant = int(sys.argv[1]), sys.argv[2]
+ms.set_context(mode=ms.GRAPH_MODE if variant == "b" else ms.PYNATIVE_MODE, device_target="CPU")
+rng = np.random.default_rng(0)
+
+
+def cell(f):
+    class Net(nn.Cell):
+        def construct(self, *inputs):
+            return f(*inputs)
+
+    return Net()
+
+
+if number == 345:
+    x, w = Tensor(rng.normal(size=(1, 3, 8, 8)), ms.float32), Tensor(rng.normal(size=(4, 3, 3, 3)), ms.float32)
+    print(cell(lambda x, w: ops.conv2d(x, w, stride=2, padding=1, pad_mode="pad"))(x, w).sum())
+elif number == 353:
+    x, y = Tensor(rng.normal(size=(2, 5)), ms.float32), Tensor(rng.normal(size=(5, 2)), ms.float32)
+    print(cell(lambda x, y: ops.matmul(x, y))(x, y).sum())
+elif number == 348:
+    print(cell(lambda x: ops.tanh(x))(Tensor(rng.normal(size=(10, 3, 28, 28)), ms.float32)).sum())
+elif number == 274:
+    print(cell(lambda x: ops.softmax(x))(Tensor(np.float32([[np.inf, 0, -1, 5]]))))
+elif number == 276:
+    print(cell(lambda x: ops.median(x, axis=1)[0])(Tensor(np.float32([[np.inf, 0, -1, np.nan, 5]]))))
+elif number == 275:
+    print(cell(lambda x: ops.amax(x, axis=1))(Tensor(np.float32([[np.inf, 0, -1, 2, 5]]))))
+elif number == 293:
+    print(cell(lambda x: ops.reciprocal(x) + 1)(Tensor(np.float32([0.0, 2.0, -0.5]))))
+elif number == 328:
+    x = Tensor(rng.normal(size=(8, 32)), ms.float32)
+    w = Tensor(rng.normal(size=(32, 16)), ms.float32)
+    part = 8 if variant == "a" else 4
+    print(cell(lambda x, w: ops.matmul(x, w))(x[:part], w)[:4].sum())
+elif number == 315:  # attention with a mask of the lowest float: NaN
+    s = Tensor(rng.normal(size=(1, 4, 4)), ms.float32)
+    mask = Tensor(np.full((1, 4, 4), np.finfo(np.float32).min), ms.float32)
+    print(cell(lambda s, m: ops.softmax(s + m + m))(s, mask).sum())
+else:
+    raise SystemExit(f"no report {number}")
