@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Final
 
 import pytest
 from click.testing import CliRunner
@@ -48,6 +49,25 @@ def test_the_steps_of_a_result_are_those_up_to_the_first_that_differs(tmp_path: 
     assert len(opdump.compare(dump, dump).steps) > 1
     result = opdump.compare(dump, dumped(tmp_path, "after", PROGRAM.replace("F.gelu(x)", "F.relu(x)")))
     assert list(result.steps) == [0]
+
+
+EVALUATES: Final = PROGRAM.replace("for step in", "with torch.no_grad():\n    first(data)\nfor step in")
+
+
+def test_a_run_that_evaluates_before_it_trains_is_compared_in_the_steps_of_training(tmp_path: Path, dump: Path) -> None:
+    result = opdump.compare(dump, dumped(tmp_path, "evaluates", EVALUATES))
+    assert (result.verdict, result.introduced) == ("benign", ())
+    assert len(result.steps) > 1
+    assert "step 0 of B has no counterpart, and was not compared" in result.notes
+    faulty = opdump.compare(dump, dumped(tmp_path, "faulty", EVALUATES.replace("F.gelu(x)", "F.relu(x)")))
+    assert faulty.introduced[0].b is not None
+    assert faulty.introduced[0].b.op_type == "relu"
+
+
+def test_steps_that_only_one_run_has_are_reported(tmp_path: Path, dump: Path) -> None:
+    longer = dumped(tmp_path, "longer", PROGRAM.replace("range(2)", "range(3)"))
+    assert "step 2 of B has no counterpart, and was not compared" in opdump.compare(dump, longer).notes
+    assert "step 2 of A has no counterpart, and was not compared" in opdump.compare(longer, dump).notes
 
 
 def test_programs_that_share_an_operator_by_chance_are_incomparable(tmp_path: Path, dump: Path) -> None:

@@ -192,9 +192,25 @@ def _common_steps(a: Catalog, b: Catalog, step: int | None, step_b: int | None, 
     found: dict[int, Steps] = {}
     for each in [number for number in a.ranks if number in set(b.ranks)] if rank is None else [rank]:
         held_a, held_b = a.steps_of(each), set(b.steps_of(each))
-        wanted = [(number, number) for number in held_a] if step is None or step_b is None else [(step, step_b)]
+        wanted = _corresponding(a, b, each) if step is None or step_b is None else [(step, step_b)]
         found[each] = [(here, there) for here, there in wanted if here in held_a and there in held_b]
     return {each: steps for each, steps in found.items() if steps}
+
+
+def _corresponding(a: Catalog, b: Catalog, rank: int) -> Steps:
+    """Steps with equal numbers. If the runs have different numbers of steps but train equally often, the steps that train, in order: one
+    of the runs may evaluate before it trains.
+    """
+    held_a, held_b = a.steps_of(rank), b.steps_of(rank)
+    if len(held_a) != len(held_b):
+        trained_a, trained_b = _training_steps(a, rank), _training_steps(b, rank)
+        if trained_a and len(trained_a) == len(trained_b):
+            return list(zip(trained_a, trained_b, strict=True))
+    return [(number, number) for number in held_a]
+
+
+def _training_steps(dump: Catalog, rank: int) -> list[int]:
+    return [step for step in dump.steps_of(rank) if any(op.phase == "backward" for op in dump.table(step, rank).ops)]
 
 
 def _given(path: Path, a: Catalog, b: Catalog) -> GivenMatches:

@@ -158,7 +158,7 @@ def judge(
     judged as one if the runs have different step boundaries.
     """
     whole = may_join and given is None and are_cut_otherwise(a, b, rank)
-    judge_of_rank = _RankJudge(a, b, steps[:1] if whole else steps, rank, given, whole=whole)
+    judge_of_rank = _RankJudge(a, b, steps[:1] if whole else steps, rank, given, whole=whole, may_join=may_join)
     for number in range(1 if whole else len(steps)):
         if not (judge_of_rank.repeats(number) or judge_of_rank.judge(number)):
             break
@@ -171,7 +171,15 @@ class _RankJudge:
     """The findings in the steps so far, and what each way of judging needs of the step before. `whole` joins all steps of each run."""
 
     def __init__(
-        self, a: Catalog, b: Catalog, steps: Steps, rank: int, given: GivenMatches | None, *, whole: bool
+        self,
+        a: Catalog,
+        b: Catalog,
+        steps: Steps,
+        rank: int,
+        given: GivenMatches | None,
+        *,
+        whole: bool,
+        may_join: bool,
     ) -> None:
         self.found = Judgement()
         self._steps, self._given, self._whole = steps, given, whole
@@ -182,6 +190,8 @@ class _RankJudge:
             self.found.notes.append(
                 "the runs have different step boundaries, so all steps of each were compared as one"
             )
+        if may_join and not whole:
+            self.found.notes += _left_out(a, b, steps, rank)
         if selected[0] != selected[1]:
             self.found.notes.append(f"only operators that both runs selected were compared: {_shown(*selected)}")
         self._traces = _Traces(a, b, steps, rank, selected, whole=whole)
@@ -380,6 +390,16 @@ class _Traces:
             not patterns or any(pattern.matches(op_name, op_type) for pattern in patterns)
             for patterns in self._selected
         )
+
+
+def _left_out(a: Catalog, b: Catalog, steps: Steps, rank: int) -> list[str]:
+    """A note for each run that has steps that are not compared."""
+    left = [sorted(set(dump.steps_of(rank)) - {pair[side] for pair in steps}) for side, dump in enumerate((a, b))]
+    return [
+        f"{amounts.steps(numbers)} of {name} {'has' if len(numbers) == 1 else 'have'} no counterpart, and {'was' if len(numbers) == 1 else 'were'} not compared"
+        for name, numbers in zip("AB", left, strict=True)
+        if numbers
+    ]
 
 
 def _selected(dump: Catalog, rank: int) -> Patterns:
