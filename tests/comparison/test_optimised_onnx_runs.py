@@ -61,6 +61,31 @@ FAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+def layer_norm(*, epsilon: float, fused: bool) -> onnx.ModelProto:
+    """A model that is one layer norm, as a single operator or written out."""
+    make = helper.make_node
+    written = [
+        make("ReduceMean", ["x"], ["m"], axes=[-1]),
+        make("Sub", ["x", "m"], ["d"]),
+        make("Mul", ["d", "d"], ["s"]),
+        make("ReduceMean", ["s"], ["v"], axes=[-1]),
+        make("Add", ["v", "e"], ["ve"]),
+        make("Sqrt", ["ve"], ["r"]),
+        make("Div", ["d", "r"], ["y"]),
+    ]
+    nodes = [make("LayerNormalization", ["x", "g"], ["y"], epsilon=epsilon)] if fused else written
+    weights: dict[str, Any] = {"g": np.ones(8, np.float32)} if fused else {"e": np.array(epsilon, np.float32)}
+    return model_of(nodes, {"x": (FLOAT, [2, 5, 8])}, {"y": (FLOAT, None)}, weights, opset=17)
+
+
+@pytest.mark.parametrize(("epsilon", "verdict"), [(1e-5, "benign"), (1e-1, "divergent")])
+def test_a_whole_model_in_one_operator_is_compared_by_its_result(tmp_path: Path, epsilon: float, verdict: str) -> None:
+    written, fused = layer_norm(epsilon=1e-5, fused=False), layer_norm(epsilon=epsilon, fused=True)
+    found = compared(tmp_path, written, fused, FEEDS, levels=("disable", "disable"), saved_data="full")
+    accused = {side.op_type for each in found.introduced[:1] for side in (each.a, each.b) if side}
+    assert (found.verdict, "LayerNormalization" in accused) == (verdict, verdict == "divergent")
+
+
 @pytest.mark.parametrize("saved", ["full", "statistic"])
 @pytest.mark.parametrize("level", ["disable", "all"])
 @pytest.mark.parametrize("fault", FAULTS)
