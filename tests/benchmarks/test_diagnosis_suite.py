@@ -157,3 +157,12 @@ def test_a_run_without_a_file_cannot_be_continued(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         main(["--resume"])
     assert "add --json FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("network", networks("onnx"))
+def test_every_fault_of_a_model_applies_in_both_modes(network: str) -> None:
+    pairs = fault_pairs(network, "onnx")
+    assert Counter(pair.against for pair in pairs) == {"itself": len(pairs) * 2 // 3, "another mode": len(pairs) // 3}
+    for pair in pairs:
+        compile(pair.b.source(), pair.b.file, "exec")
+        assert all(place.name or place.types for place in pair.truth), pair.name

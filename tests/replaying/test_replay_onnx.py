@@ -85,6 +85,35 @@ def test_operator_gives_what_it_gave(dump: Path, name: str) -> None:
     assert output.distances[0].ulps <= 1
 
 
+def test_all_parts_of_a_split_run_again(tmp_path: Path) -> None:
+    path = dumped(
+        tmp_path,
+        helper.make_node("Split", ["x", "sizes"], ["a", "b", "c"], name="by_sizes", axis=0),
+        helper.make_node("Split", ["b"], ["d", "e"], name="in_halves", axis=0),
+        helper.make_node("Concat", ["a", "d", "e", "c"], ["y"], name="joined", axis=0),
+        x=np.arange(14, dtype=np.float32).reshape(7, 2),
+        sizes=np.array([1, 4, 2]),
+    )
+    for name, parts in (("by_sizes", 3), ("in_halves", 2)):
+        outputs = opdump.replay(path, name).outputs
+        assert [output.agrees for output in outputs] == [True] * parts
+
+
+def test_an_optional_output_of_the_runtimes_own_operator_runs_again(tmp_path: Path) -> None:
+    path = dumped(
+        tmp_path,
+        helper.make_node(
+            "SkipLayerNormalization", ["x", "z", "g"], ["n", "", "", "s"], name="norm", domain="com.microsoft"
+        ),
+        helper.make_node("Add", ["n", "s"], ["y"], name="sum"),
+        x=np.arange(8, dtype=np.float32).reshape(1, 2, 4),
+        z=np.ones((1, 2, 4), np.float32),
+        g=np.ones(4, np.float32),
+    )
+    outputs = opdump.replay(path, "norm").outputs
+    assert [output.agrees for output in outputs] == [True, True]
+
+
 def test_a_whole_name_means_the_one_operator_that_has_it(dump: Path) -> None:
     assert opdump.replay(dump, "softmax").op.op_name == "softmax"
 

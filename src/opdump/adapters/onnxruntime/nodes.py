@@ -28,9 +28,13 @@ def arguments_of(node: onnx.NodeProto) -> Mapping[str, Any]:
 
     Floats are the shortest decimals that represent the same float32; NaN and infinities, which JSON lacks, become
     `{"float": "nan"}`. A tensor is `{"dtype": ..., "shape": [...], "elements": [...]}`, without elements beyond 64; a graph is
-    `{"graph": name}`; bytes that are not UTF-8 text are `{"bytes": hexadecimal digits}`.
+    `{"graph": name}`; bytes that are not UTF-8 text are `{"bytes": hexadecimal digits}`. The number of parts of a Split that neither an attribute
+    nor an input gives is included as the `num_outputs` of newer versions.
     """
-    return {attribute.name: json_value(attribute) for attribute in node.attribute}
+    found = {attribute.name: json_value(attribute) for attribute in node.attribute}
+    if node.op_type == "Split" and len(node.input) == 1 and found.keys().isdisjoint(("split", "num_outputs")):
+        found["num_outputs"] = len(node.output)
+    return found
 
 
 def json_value(attribute: AttributeProto) -> Any:
@@ -168,6 +172,17 @@ def _runtime_schemas() -> Mapping[tuple[str, str], Mapping[str, Any]]:
     return found
 
 
+@cache
+def _runtime_outputs() -> Mapping[tuple[str, str], int]:
+    """The numbers of outputs of the same operators, with optional ones; empty if unknown."""
+    schemas = getattr(onnxruntime.capi.onnxruntime_pybind11_state, "get_all_operator_schema", list)()
+    return {
+        (schema.domain, schema.name): len(schema.outputs)
+        for schema in schemas
+        if schema.domain.startswith("com.") and all(each.option != _VARIADIC for each in schema.outputs)
+    }
+
+
 def _parsed(attribute: Any) -> AttributeProto:
     return AttributeProto.FromString(attribute._default_value)
 
@@ -287,8 +302,11 @@ def model_of(
     schema = _schema(op, version)
     types = {slot: _type_of(schema, slot, record, floating) for slot, record in inputs.items()}
     names = [f"x{slot}" if slot in inputs else "" for slot in range(max(inputs, default=-1) + 1)]
-    count = 1 if schema is None else _outputs_of(schema, op, all_outputs=all_outputs)
     domain = domain_of(op)
+    if schema is not None:
+        count = _outputs_of(schema, op, inputs, all_outputs=all_outputs)
+    else:
+        count = _runtime_outputs().get((domain, op.op_type), 1) if all_outputs else 1
     node = helper.make_node(
         op.op_type,
         [f"{name}_" if name and not types[slot].known_to_numpy else name for slot, name in enumerate(names)],
@@ -331,11 +349,13 @@ def _takes(schema: Any, op: OpRecord, inputs: Mapping[int, TensorRecord]) -> boo
     return fits and required <= inputs.keys() and needed <= op.arguments.keys() <= schema.attributes.keys()
 
 
-def _outputs_of(schema: Any, op: OpRecord, *, all_outputs: bool) -> int:
+def _outputs_of(schema: Any, op: OpRecord, inputs: Mapping[int, TensorRecord], *, all_outputs: bool) -> int:
     if schema.outputs and schema.outputs[-1].option == _VARIADIC:
         sizes = op.arguments.get("split")
-        count = op.arguments.get("num_outputs", len(sizes) if isinstance(sizes, list) else None)
-        if not isinstance(count, int):
+        counts = [op.arguments.get("num_outputs"), len(sizes) if isinstance(sizes, list) else None]
+        counts += [record.shape[0] for record in inputs.values() if record.argument == "split" and record.shape]
+        count = next((count for count in counts if isinstance(count, int)), None)
+        if count is None:
             raise CannotReplayError(f"the dump does not contain the number of outputs of {op.op_name}")
         return count
     return len(schema.outputs) if all_outputs else max(1, schema.min_output)
