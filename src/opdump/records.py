@@ -59,7 +59,9 @@ WITHOUT_KERNEL: frozenset[SkipReason] = frozenset(
 )
 """Reasons for operators that executed nothing."""
 Phase = Literal["forward", "recomputation", "backward", "optimizer"]
-RunFact = Literal["source", "materialised", "deviation of the twin", "executed_as", "inside", "stands_for", "seen_as"]
+RunFact = Literal[
+    "source", "materialised", "deviation of the twin", "executed_as", "inside", "stands_for", "seen_as", "body"
+]
 """An argument added by an adapter: how an operator ran and where its values come from. The page of each framework explains them.
 
 They may differ between runs of the same operator, so comparisons ignore them. Operators of PyTorch have none, and may have arguments with these

@@ -506,7 +506,7 @@ class ValueTable:
         return names_of(self.a), names_of(self.b)
 
 
-# A JAX program recorded in two modes, compiled and operator by operator: only values can be matched, and neither run can be replayed.
+# A JAX program recorded in two modes, compiled and operator by operator: only values can be matched.
 
 CALL: Final = "jax::jit"
 _COMPILED: Final = 0.25
@@ -517,7 +517,7 @@ OTHER_STEPS: Final = (
 )
 OTHER_RESULTS: Final = (
     "one run compiles what the other runs operator by operator. Output {} of {}, which is a result, has no counterpart within rounding; the "
-    "cause cannot be found, since JAX operators cannot be run again: compare two compiled runs, or two that are not compiled"
+    "cause was not found: compare two compiled runs, or two that are not compiled"
 )
 
 

@@ -24,13 +24,12 @@ from opdump.adapters.graph_runtime import (
 )
 from opdump.adapters.host import Choice
 from opdump.adapters.jax.functions import (
+    EagerOperator,
     Function,
     Functions,
     Steps,
-    arguments_of_call,
     has_bodies,
     obstacle_of,
-    single_operator,
 )
 from opdump.adapters.jax.host import (
     Arguments,
@@ -418,13 +417,15 @@ class Capture:
     @isolated_from_program
     def _fail_single(self, function: Function, given: Arguments, error: Exception, sources: Sequence[str]) -> None:
         run = self._run_of(function)
-        run.fail(self._eager_operator(function, sources), error, _with_sources(given.tensors(), sources))
+        operator, inputs = self._eager_operator(function, given, sources)
+        run.fail(operator, error, inputs)
 
     @isolated_from_program
     def _emit_single(
         self, function: Function, given: Arguments, results: Sequence[Any], sources: Sequence[str]
     ) -> None:
-        operator, run = self._eager_operator(function, sources), self._run_of(function)
+        operator, inputs = self._eager_operator(function, given, sources)
+        run = self._run_of(function)
         self._makers.made(operator.op_name, results, run.step)
         if operator.phase in ("backward", "recomputation", "optimizer"):
             self._follow_backward.add(operator.op_name)
@@ -434,32 +435,35 @@ class Capture:
         selection = self._selection
         tensors = [host_tensor(borrowed(value), stays=False) for value in results]
         run.emit(
-            operator,
-            _with_sources(given.tensors(), sources) if selection.wants_inputs else (),
-            _live(tensors, ()) if selection.wants_outputs else (),
+            operator, inputs if selection.wants_inputs else (), _live(tensors, ()) if selection.wants_outputs else ()
         )
 
-    def _eager_operator(self, function: Function, sources: Sequence[str]) -> NamedOperator:
+    def _eager_operator(
+        self, function: Function, given: Arguments, sources: Sequence[str]
+    ) -> tuple[NamedOperator, list[LiveTensor]]:
+        """The call as an operator, and its inputs."""
         if self._eager_step != self._steps.step:
             self._eager_step = self._steps.step
             self._eager_names.clear()
             self._follow_backward.clear()
         if function.as_operator is None:
-            function.as_operator = single_operator(function.closed), arguments_of_call(function.closed)
-        equation, arguments = function.as_operator
+            function.as_operator = EagerOperator.of(function.closed, function.name)
+        known = function.as_operator
+        arguments, operands = known.given(given.values)
         follows = any(source.rpartition(":")[0] in self._follow_backward for source in sources)
-        kind = function.name.strip("_") if equation is None else equation.primitive.name
-        name = f"Default/{kind}-op{self._eager_names[kind]}"
-        self._eager_names[kind] += 1
-        return NamedOperator(
-            kind,
+        name = f"Default/{known.kind}-op{self._eager_names[known.kind]}"
+        self._eager_names[known.kind] += 1
+        operator = NamedOperator(
+            known.kind,
             name,
             arguments=arguments,
             stack=program_frames(),
             phase=phase_of(_running_stack(), follows_backward=follows),
-            kernel=f"jnp::{kind}" if equation is None else f"lax::{kind}",
-            skip="" if self._selection.selects(name, kind) else "not selected",
+            kernel=known.kernel,
+            skip="" if self._selection.selects(name, known.kind) else "not selected",
         )
+        tensors = given.tensors()
+        return operator, [live_tensor(slot, "", tensors[place], sources[place]) for slot, place in operands]
 
 
 def _call_name(function: Function) -> str:
@@ -470,10 +474,6 @@ def _running_stack() -> str:
     """The name stack that JAX is evaluating; it contains the transformations around single operators."""
     current = getattr(source_info_util, "current", None)
     return "" if current is None else stack_text(current().name_stack)
-
-
-def _with_sources(tensors: Sequence[Any], sources: Sequence[str]) -> list[LiveTensor]:
-    return [live_tensor(slot, "", tensor, sources[slot]) for slot, tensor in enumerate(tensors)]
 
 
 def _result(results: Sequence[Any], place: int) -> Memory:

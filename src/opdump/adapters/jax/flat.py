@@ -364,7 +364,9 @@ def _varies_on(aval: Any) -> frozenset[str]:
 def number_of(value: Any) -> Any:
     """A literal as a JSON value; NaN and infinities in the form of all arguments: `{"float": "-inf"}`."""
     array = np.asarray(value)
-    if array.ndim or array.dtype.kind not in "bif":
+    if jax.numpy.issubdtype(array.dtype, jax.numpy.floating):
+        array = array.astype(np.float64)
+    if array.ndim or array.dtype.kind not in "biuf":
         return str(value)
     number = array.item()
     return number if array.dtype.kind != "f" or math.isfinite(number) else {"float": str(number)}

@@ -5,17 +5,21 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import jax
+import numpy as np
 from jax.extend.core import Literal
 
 from opdump.adapters.base import DumpComplete
 from opdump.adapters.jax.flat import (
-    INLINED,
+    Flat,
+    JaxprPosition,
+    Step,
     equations_in,
     equations_of,
-    inner_jaxpr,
+    flattened,
     is_reference,
     number_of,
     references_of,
@@ -36,6 +40,8 @@ _SEEN_BY_NO_ONE: Final = frozenset(
 """Class names of effects that a second run may have, because nothing outside of the function sees them. Any other effect must happen only once."""
 MOST_FUNCTIONS: Final = 512
 """Maximum number of functions that are kept. JAX makes a new jaxpr for every new shape, so a program can have any number."""
+_MOST_ELEMENTS: Final = 64
+"""Maximum number of elements of a constant in the equations of an eager operator."""
 EAGER_GRAPH: Final = 0
 """The graph number of operators that the program runs one by one."""
 
@@ -72,8 +78,8 @@ class Function:
     result_facts: KnownFacts = field(default_factory=KnownFacts)
     reads: tuple[Sequence[Facts], Level, Reads] | None = None
     """The arguments that its operators read; valid for these facts and this level."""
-    as_operator: tuple[Any, Mapping[str, Any]] | None = None
-    """If it is an operator: its only equation, or None if it has several, and its arguments. The index recognises the arguments by identity."""
+    as_operator: EagerOperator | None = None
+    """If the program runs it as an operator."""
     calls: dict[Sequence[Frame], Prepared] = field(default_factory=dict)
     """Its calls as operators, by the calling lines of the program."""
     shown: dict[int, Level] = field(default_factory=dict)
@@ -213,22 +219,116 @@ def _primitives(jaxpr: Any) -> Iterator[str]:
         yield equation.primitive.name
 
 
-def single_operator(closed: Any) -> Any:
-    """The only equation of a function that is an operator; None if the function does not have exactly one."""
-    jaxpr = closed.jaxpr
-    while len(jaxpr.eqns) == 1 and jaxpr.eqns[0].primitive.name in INLINED:
-        inner = inner_jaxpr(jaxpr.eqns[0])
-        jaxpr = getattr(inner, "jaxpr", inner)
-    return jaxpr.eqns[0] if len(jaxpr.eqns) == 1 else None
+@dataclass(frozen=True, slots=True)
+class EagerOperator:
+    """A function of JAX that the program runs as one operator."""
+
+    kind: str
+    kernel: str
+    arguments: Mapping[str, Any]
+    """The parameters and literals of its equation; the text and the wiring of each if there are several."""
+    operands: Sequence[tuple[int, int]]
+    """For each input that is not a literal of the function: its slot, and the argument of the call."""
+    _with_numbers: dict[tuple[object, ...], Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, closed: Any, name: str) -> EagerOperator:
+        flat = flattened(closed.jaxpr, JaxprPosition())
+        step = _only_step(flat)
+        if step is not None:
+            kind = step.equation.primitive.name
+            places = {number: place for place, number in enumerate(flat.arguments)}
+            literals = {
+                f"x{slot}": number_of(each.val) for slot, each in enumerate(step.reads) if isinstance(each, Literal)
+            }
+            operands = [(slot, places[each]) for slot, each in enumerate(step.reads) if isinstance(each, int)]
+            return cls(kind, f"lax::{kind}", arguments_of(step.equation.params) | literals, operands)
+        kind = name.strip("_")
+        texts = [_text_of(step.equation) for step in flat.steps]
+        body = _body_of(flat, closed)
+        arguments = ({"equations": texts} if texts else {}) | ({} if body is None else {"body": body})
+        return cls(kind, f"jnp::{kind}", arguments, [(place, place) for place in range(len(flat.arguments))])
+
+    def given(self, values: Sequence[Any]) -> tuple[Mapping[str, Any], Sequence[tuple[int, int]]]:
+        """The arguments of a call with these values, in which numbers are literals, and the operands that are arrays.
+
+        The index recognises arguments by identity, so calls with the same numbers get the same object.
+        """
+        numbers = [(slot, values[place]) for slot, place in self.operands if _is_number(values[place])]
+        if not numbers:
+            return self.arguments, self.operands
+        key = tuple((type(value), str(value), slot) for slot, value in numbers)
+        if key not in self._with_numbers:
+            if len(self._with_numbers) >= MOST_FUNCTIONS:
+                self._with_numbers.clear()
+            literals = {f"x{slot}": number_of(value) for slot, value in numbers}
+            self._with_numbers[key] = {**self.arguments, **literals}
+        slots = {slot for slot, _ in numbers}
+        return self._with_numbers[key], [each for each in self.operands if each[0] not in slots]
 
 
-def arguments_of_call(closed: Any) -> dict[str, Any]:
-    """The parameters and literals of a JAX operator's equation; if the operator has several equations, the text of each."""
-    equation = single_operator(closed)
-    if equation is not None:
-        return arguments_of(equation.params) | _literals(equation)
-    texts = [_text_of(each) for _, each in equations_of(closed.jaxpr, "") if each.primitive.name not in INLINED]
-    return {"equations": texts} if texts else {}
+def _only_step(flat: Flat) -> Step | None:
+    """The only equation, if it makes the results; equations that change nothing do not count."""
+    same = {step.writes[0]: step.reads[0] for step in flat.steps if _changes_nothing(step.equation)}
+    steps = [step for step in flat.steps if not same.keys() & set(step.writes)]
+    if len(steps) != 1 or list(steps[0].writes) != list(flat.results) or flat.constants or flat.own:
+        return None
+    reads = [same.get(each, each) if isinstance(each, int) else each for each in steps[0].reads]
+    return replace(steps[0], reads=reads)
+
+
+def _body_of(flat: Flat, closed: Any) -> dict[str, Any] | None:
+    """The equations of a function with the values that they read and write by number, as JSON; None if it contains other bodies or large constants.
+
+    The first numbers are the arguments of the function.
+    """
+    if any(
+        next(equations_in(step.equation, ""), None) is not None
+        # The function in a scatter is known from its name.
+        and not step.equation.primitive.name.startswith("scatter")
+        for step in flat.steps
+    ):
+        return None
+    held = dict(zip(flat.constants, closed.consts, strict=True)) | dict(flat.own)
+    if any(np.size(value) > _MOST_ELEMENTS or is_reference(jax.typeof(value)) for value in held.values()):
+        return None
+    order = {number: place for place, number in enumerate(flat.arguments)}
+
+    def number(each: int) -> int:
+        return order.setdefault(each, len(order))
+
+    def read(atom: Any) -> Any:
+        if isinstance(atom, int) and atom not in held:
+            return number(atom)
+        value = held[atom] if isinstance(atom, int) else atom.val
+        elements = number_of(value) if not np.ndim(value) else [*map(number_of, np.ravel(value))]
+        return {"value": elements, "dtype": str(jax.typeof(value).dtype.name), "shape": list(np.shape(value))}
+
+    equations = [
+        [
+            step.equation.primitive.name,
+            arguments_of(step.equation.params),
+            [*map(read, step.reads)],
+            [*map(number, step.writes)],
+        ]
+        for step in flat.steps
+    ]
+    results = [*map(read, flat.results)]
+    types = [str(aval.dtype.name) for aval in closed.in_avals]
+    return {"types": types, "equations": equations, "results": results}
+
+
+def _changes_nothing(equation: Any) -> bool:
+    """Whether an equation only gives a number of the program the type of the operand beside it, or an array the type that it has."""
+    if equation.primitive.name != "convert_element_type":
+        return False
+    before, after = equation.invars[0].aval, equation.outvars[0].aval
+    return bool(before.dtype == after.dtype or (before.weak_type and not before.shape))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether an argument is a number that the program wrote, and not an array of JAX."""
+    return isinstance(value, (bool, int, float, np.generic, np.ndarray)) and np.ndim(value) == 0
 
 
 def _literals(equation: Any) -> dict[str, Any]:

@@ -203,7 +203,7 @@ class Arguments:
         """`values` are the program's, `dtypes` the types in which the function takes them. `copied_ones` marks those to copy, since they are donated."""
         self.facts = facts
         self.columns = HostColumns()
-        self._values = values
+        self.values = values
         self._dtypes = dtypes
         self._copies = {
             place: copied(values[place], dtypes[place]) for place, is_one in enumerate(copied_ones) if is_one
@@ -221,13 +221,13 @@ class Arguments:
         """The arguments for another call; donated ones are restored from their copies."""
         return [
             given_again(self._copies[place], value) if place in self._copies else value
-            for place, value in enumerate(self._values)
+            for place, value in enumerate(self.values)
         ]
 
     def array(self, place: int) -> Array | str:
         """The argument as a numpy array; its type as text if it is not an array."""
         found = self._copies.get(place)
-        return borrowed(self._values[place], self._dtypes[place]) if found is None else found
+        return borrowed(self.values[place], self._dtypes[place]) if found is None else found
 
     def tensor(self, place: int) -> Tensor:
         """The argument for a reader; always the same object."""
@@ -237,7 +237,7 @@ class Arguments:
             if element is None:
                 known = host_tensor(self.array(place), stays=False)
             else:
-                owner = self._copies.get(place, self._values[place])
+                owner = self._copies.get(place, self.values[place])
                 known = HostTensor(element, shape, int(self.columns.pointers[place]), owner, stays=False)
             self._tensors[place] = known
         return known

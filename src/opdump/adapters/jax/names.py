@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from opdump.adapters.program_stacks import ProgramStacks, Stack
 from opdump.records import Phase
 
@@ -27,7 +29,9 @@ _WITHOUT_SCOPE: Final = frozenset(
     {"rematted_computation", "checkpoint", "closed_call", "custom_jvp_call", "custom_vjp_call"}
 )
 _DEEPEST: Final = 3
-_LONGEST: Final = 200
+_LONGEST: Final = 400
+_NUMPY_NUMBER: Final = re.compile(r"np\.\w+\(([^()]*)\)")
+"""A number in the text of an object, such as `np.int64(0)`."""
 
 
 def parts_of(text: str) -> Iterator[str]:
@@ -114,9 +118,11 @@ def arguments_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def _json(value: Any, depth: int) -> Any:
     if isinstance(value, (bool, int, float, str)) or value is None:
         return value
+    if isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float)):
+        return value.item()
     if isinstance(value, (tuple, list)) and depth < _DEEPEST and not hasattr(value, "_fields"):
         return [_json(each, depth + 1) for each in value]
-    text = str(value)
+    text = _NUMPY_NUMBER.sub(r"\1", str(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 

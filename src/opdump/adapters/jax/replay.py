@@ -1,0 +1,492 @@
+"""Runs recorded operators of JAX again: in float64 mostly with numpy, which compiles nothing, and otherwise through JAX's primitives."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import jax
+import numpy as np
+import scipy.special  # type: ignore[import-untyped]  # JAX installs it, and its stubs are a package of their own
+from jax import lax
+
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer
+from opdump.errors import CannotReplayError
+from opdump.records import RUN_FACTS, OpRecord, TensorRecord
+
+Parameters = Mapping[str, Any]
+_LITERAL: Final = re.compile(r"x(\d+)")
+_MISSING: Final = re.compile(r"'(\w+)'")
+_NARROW: Final = re.compile(r"(?:bfloat|float)\d")
+_OF_TYPES: Final = frozenset({"dtype", "new_dtype", "preferred_element_type"})
+"""Parameters that name an element type."""
+_KEYS: Final = frozenset(
+    {"random_bits", "random_split", "random_fold_in", "random_wrap", "random_unwrap", "random_seed"}
+)
+
+
+class JaxReplayer(Replayer):
+    """Runs `lax::` operators, which are single equations, and `jnp::` functions of several equations, on the CPU."""
+
+    def draws(self, op: OpRecord) -> bool:
+        return False  # the numbers follow from the key, which is an input
+
+    def run(
+        self, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], *, dtype: str = "float64"
+    ) -> Replayed:
+        missing = inputs.keys() - values.keys() - {slot for slot, record in inputs.items() if 0 in record.shape}
+        if missing:
+            raise CannotReplayError(f"the dump does not have the values of input {min(missing)} of {op.op_name}")
+        types = {slot: _type_in(record.dtype, dtype) for slot, record in inputs.items()}
+        given = {
+            slot: np.asarray(values.get(slot, np.zeros(record.shape))).astype(types[slot]).reshape(record.shape)
+            for slot, record in inputs.items()
+        }
+        runner = _Runner(dtype)
+        try:
+            with np.errstate(all="ignore"):
+                found = runner.called(op, given)
+        except CannotReplayError:
+            raise
+        except Exception as error:
+            text = (str(error).splitlines() or [""])[0]
+            raise CannotReplayError(
+                f"JAX {jax.__version__} does not run {op.kernel} on these inputs on the CPU: {type(error).__name__}: {text}"
+            ) from error
+        return Replayed(dict(enumerate(map(_plain, found))), dtype)
+
+
+REPLAYER: Final = JaxReplayer()
+
+
+def _type_in(name: str, floating: str) -> Any:
+    """The element type of a recorded tensor in a run whose floats have the type `floating`."""
+    kind = jax.numpy.dtype(name)
+    if floating == AS_RECORDED:
+        return kind
+    if kind.kind == "c":
+        return np.complex128 if floating == "float64" else np.complex64
+    return np.dtype(floating) if _NARROW.match(kind.name) else kind
+
+
+def _plain(value: Any) -> Array:
+    """The elements as a numpy array; floats that numpy lacks become float32."""
+    found = np.asarray(value)
+    return found if found.dtype.isbuiltin else found.astype(np.float32 if _NARROW.match(found.dtype.name) else np.int32)
+
+
+class _Runner:
+    """Runs operators with floats of one type."""
+
+    def __init__(self, floating: str) -> None:
+        self._floating = floating
+
+    def called(self, op: OpRecord, given: Mapping[int, Array]) -> Sequence[Any]:
+        namespace, _, name = op.kernel.partition("::")
+        literals = {
+            int(found[1]): value
+            for each, value in op.arguments.items()
+            if (found := _LITERAL.fullmatch(each)) is not None
+        }
+        if namespace == "jnp":
+            body = op.arguments.get("body")
+            if body is None:
+                raise CannotReplayError(f"the dump does not have the equations of {op.kernel}")
+            return self._body(body, given, literals)
+        parameters = {
+            each: value
+            for each, value in op.arguments.items()
+            if each not in RUN_FACTS and _LITERAL.fullmatch(each) is None
+        }
+        count = 1 + max([-1, *given, *literals])
+        if given.keys() | literals.keys() != set(range(count)):
+            raise CannotReplayError(f"the dump does not have all operands of {op.op_name}")
+        # A literal has the type of the other operands, of which the first of `select_n` chooses.
+        kinds = [value.dtype for slot, value in sorted(given.items()) if slot or name != "select_n"]
+        operands = [
+            given[slot]
+            if slot in given
+            else self._literal(literals[slot], _kind_of(name, slot, kinds[0] if kinds else None))
+            for slot in range(count)
+        ]
+        return self.equation(name, operands, parameters)
+
+    def _literal(self, value: Any, kind: Any) -> Array:
+        """A number of the program as an array; without a `kind`, of the type in which JAX takes it."""
+        if kind is None:
+            floating = "float32" if self._floating == AS_RECORDED else self._floating
+            kind = bool if isinstance(value, bool) else np.int32 if isinstance(value, int) else floating
+        return _elements(value).astype(kind)
+
+    def _body(self, body: Mapping[str, Any], given: Mapping[int, Array], literals: Mapping[int, Any]) -> Sequence[Any]:
+        types = [_type_in(name, self._floating) for name in body["types"]]
+        known: dict[int, Any] = {slot: self._literal(value, types[slot]) for slot, value in literals.items()}
+        known.update(given)
+
+        def read(atom: Any) -> Any:
+            if isinstance(atom, int):
+                return known[atom]
+            return self._literal(atom["value"], _type_in(atom["dtype"], self._floating)).reshape(atom["shape"])
+
+        for name, parameters, reads, writes in body["equations"]:
+            known.update(zip(writes, self.equation(name, [*map(read, reads)], parameters), strict=True))
+        return [*map(read, body["results"])]
+
+    def equation(self, name: str, operands: Sequence[Any], parameters: Parameters) -> Sequence[Any]:
+        """The results of one equation."""
+        if self._floating == "float64" and (run := _NUMPY.get(name)) is not None:
+            operands = [*map(np.asarray, operands)]
+            found = run(operands, parameters)
+            if found is not NotImplemented:
+                return found if isinstance(found, list) else [np.asarray(found)]
+        decoded = self._decoded(parameters)
+        if name == "bitcast_convert_type":
+            # The bits of a wider type are others.
+            if any(each.dtype.kind not in "iub" for each in operands):
+                raise CannotReplayError(f"{name} of floats has no form in another type")
+            decoded["new_dtype"] = np.dtype(_type_in(str(parameters["new_dtype"]), AS_RECORDED))
+        with _wide():
+            return _bound(name, operands, decoded)
+
+    def _decoded(self, parameters: Parameters) -> dict[str, Any]:
+        found = {name: None if "sharding" in name else _decoded(value) for name, value in parameters.items()}
+        for name in _OF_TYPES & found.keys():
+            if found[name] is not None:
+                found[name] = np.dtype(_type_in(str(found[name]), self._floating))
+        return found
+
+
+def _elements(value: Any) -> Array:
+    """The recorded form of a number, or of several in a list. Raises CannotReplayError if it is text."""
+    if isinstance(value, list):
+        return np.asarray([*map(_elements, value)])
+    if isinstance(value, str):
+        raise CannotReplayError(f"the literal {value} is not a number")
+    return np.asarray(float(value["float"]) if isinstance(value, Mapping) else value)
+
+
+def _kind_of(name: str, slot: int, like: Any) -> Any:
+    """The element type of a literal operand, if `like` is that of the other operands; None if it follows from the number."""
+    first_index = {"dynamic_slice": 1, "dynamic_update_slice": 2, "gather": 1}.get(name)
+    if (first_index is not None and slot >= first_index) or (name.startswith("scatter") and slot == 1):
+        return np.int32
+    return like
+
+
+def _wide() -> AbstractContextManager[Any]:
+    switch: Any = getattr(jax, "enable_x64", None)
+    if not callable(switch):  # before JAX 0.8
+        switch = importlib.import_module("jax.experimental").enable_x64
+    context: AbstractContextManager[Any] = switch(True)
+    return context
+
+
+# JAX's own primitives, by name. Parameters were recorded as JSON, and some objects as text.
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_decoded, value))
+    if isinstance(value, Mapping) and value.keys() == {"float"}:
+        return float(value["float"])
+    if isinstance(value, str) and ("(" in value or "." in value or value.lstrip("-").isdigit()):
+        try:
+            return _evaluated(ast.parse(value, mode="eval").body)
+        except (SyntaxError, ValueError, AttributeError, TypeError):
+            return value
+    return value
+
+
+def _evaluated(node: ast.expr) -> Any:
+    """An object from its text, such as `GatherScatterMode.CLIP`: a member or an object of a class of `lax`, or a literal."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        made = getattr(lax, node.func.id)
+        return made(
+            *map(_evaluated, node.args), **{each.arg: _evaluated(each.value) for each in node.keywords if each.arg}
+        )
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return getattr(getattr(lax, node.value.id), node.attr)
+    return ast.literal_eval(node)
+
+
+def _bound(name: str, operands: Sequence[Any], parameters: dict[str, Any]) -> Sequence[Any]:
+    """The results of a primitive of JAX."""
+    if name in _KEYS:
+        return [_of_keys(name, operands, parameters)]
+    if name.startswith("scatter"):
+        return [_scattered(name, operands, parameters)]
+    primitive = _primitive(name)
+    if isinstance(parameters.get("precision"), str):
+        parameters["precision"] = getattr(lax.Precision, str(parameters["precision"]))
+    if isinstance(parameters.get("fft_type"), int) and name == "fft":
+        parameters["fft_type"] = lax.FftType(parameters["fft_type"])
+    if isinstance(parameters.get("rounding_method"), int):
+        parameters["rounding_method"] = lax.RoundingMethod(parameters["rounding_method"])
+    arrays = [jax.numpy.asarray(each, each.dtype) for each in operands]
+    found = _completed(primitive, arrays, parameters)
+    return list(found) if primitive.multiple_results else [found]
+
+
+def _completed(primitive: Any, arrays: Sequence[Any], parameters: dict[str, Any]) -> Any:
+    """The result of a primitive. Parameters that it misses were None, and are None again."""
+    try:
+        return primitive.bind(*arrays, **parameters)
+    except (TypeError, KeyError) as error:
+        text = str(error) if isinstance(error, KeyError) else str(error).partition("missing")[2]
+        missing = dict.fromkeys(each for each in _MISSING.findall(text) if each not in parameters)
+        if not missing:
+            raise
+        return _completed(primitive, arrays, parameters | missing)
+
+
+def _primitive(name: str) -> Any:
+    stem = name.replace("-", "_")
+    if stem == "add_any":
+        return lax.add_p
+    for module in (lax, lax.linalg):
+        found = getattr(module, f"{stem}_p", None)
+        if found is not None:
+            return found
+    raise CannotReplayError(f"JAX {jax.__version__} has no primitive {name} in jax.lax")
+
+
+def _scattered(name: str, operands: Sequence[Any], parameters: Parameters) -> Any:
+    """A scatter through its public function, because dumps do not have the function that joins two updates."""
+    run = getattr(lax, name.replace("-", "_"))
+    wanted = {
+        each: parameters[each]
+        for each in ("indices_are_sorted", "unique_indices", "mode")
+        if parameters.get(each) is not None
+    }
+    return run(*operands, parameters["dimension_numbers"], **wanted)
+
+
+def _of_keys(name: str, operands: Sequence[Any], parameters: Parameters) -> Any:
+    """An operator on random keys, which are recorded as their data."""
+    if name in ("random_wrap", "random_unwrap"):
+        return operands[0]
+    if name == "random_seed":
+        kind = "rbg" if "rbg" in str(parameters.get("impl")) else "threefry2x32"
+        return jax.random.key_data(jax.random.key(operands[0].item(), impl=kind))
+    data = jax.numpy.asarray(operands[0], np.uint32)
+    implementation = "threefry2x32" if data.shape[-1] == 2 else "rbg"
+    keys = jax.random.wrap_key_data(data, impl=implementation)
+    if name == "random_bits":
+        return jax.random.bits(keys, parameters["shape"], np.dtype(f"uint{parameters['bit_width']}"))
+    made = (
+        jax.random.split(keys, parameters["shape"]) if name == "random_split" else jax.random.fold_in(keys, operands[1])
+    )
+    return jax.random.key_data(made)
+
+
+# numpy's functions for the operators that programs use most. A function returns NotImplemented where JAX has to run the operator.
+
+
+def _of_one(run: Callable[[Array], Any]) -> Callable[[Sequence[Array], Parameters], Any]:
+    return lambda given, _: run(given[0])
+
+
+def _of_two(run: Callable[[Array, Array], Any]) -> Callable[[Sequence[Array], Parameters], Any]:
+    return lambda given, _: run(given[0], given[1])
+
+
+def _of_floats(run: Callable[..., Any]) -> Callable[[Sequence[Array], Parameters], Any]:
+    return lambda given, _: run(*given) if given[0].dtype.kind in "fc" else NotImplemented
+
+
+def _reduced(run: Callable[..., Any]) -> Callable[[Sequence[Array], Parameters], Any]:
+    def reduce(given: Sequence[Array], parameters: Parameters) -> Any:
+        if parameters.get("out_sharding"):
+            return NotImplemented
+        return run(given[0], axis=tuple(parameters["axes"])).astype(given[0].dtype)
+
+    return reduce
+
+
+def _accumulated(run: Callable[..., Any]) -> Callable[[Sequence[Array], Parameters], Any]:
+    def accumulate(given: Sequence[Array], parameters: Parameters) -> Any:
+        axis = parameters["axis"]
+        values = np.flip(given[0], axis) if parameters["reverse"] else given[0]
+        found = run(values, axis=axis).astype(values.dtype)
+        return np.flip(found, axis) if parameters["reverse"] else found
+
+    return accumulate
+
+
+def _converted(given: Sequence[Array], parameters: Parameters) -> Any:
+    kind, value = _type_in(str(parameters["new_dtype"]), "float64"), given[0]
+    if value.dtype.kind in "fc" and kind.kind in "iu":
+        return NotImplemented  # numbers out of range
+    return value.astype(kind)
+
+
+def _broadcast(given: Sequence[Array], parameters: Parameters) -> Any:
+    if len(given) != 1:
+        return NotImplemented
+    shape = [*map(int, parameters["shape"])]
+    inner = [1] * len(shape)
+    for size, place in zip(given[0].shape, map(int, parameters["broadcast_dimensions"]), strict=True):
+        inner[place] = size
+    return np.broadcast_to(given[0].reshape(inner), shape)
+
+
+def _reshaped(given: Sequence[Array], parameters: Parameters) -> Any:
+    if parameters.get("dimensions") is not None or len(given) != 1:
+        return NotImplemented
+    return given[0].reshape([*map(int, parameters["new_sizes"])])
+
+
+def _sliced(given: Sequence[Array], parameters: Parameters) -> Any:
+    steps = parameters.get("strides") or [1] * given[0].ndim
+    bounds = zip(parameters["start_indices"], parameters["limit_indices"], steps, strict=True)
+    return given[0][tuple(slice(*map(int, each)) for each in bounds)]
+
+
+def _padded(given: Sequence[Array], parameters: Parameters) -> Any:
+    sides = [tuple(map(int, each)) for each in parameters["padding_config"]]
+    if any(low < 0 or high < 0 for low, high, _ in sides) or 0 in given[0].shape:
+        return NotImplemented
+    sizes = [
+        low + high + size + (size - 1) * between
+        for (low, high, between), size in zip(sides, given[0].shape, strict=True)
+    ]
+    found = np.full(sizes, given[1], given[0].dtype)
+    found[
+        tuple(
+            slice(low, low + (size - 1) * (between + 1) + 1, between + 1)
+            for (low, _, between), size in zip(sides, given[0].shape, strict=True)
+        )
+    ] = given[0]
+    return found
+
+
+def _selected(given: Sequence[Array], _parameters: Parameters) -> Any:
+    which, *cases = given
+    if which.dtype.kind == "b" and len(cases) == 2:
+        return np.where(which, cases[1], cases[0])
+    return np.choose(np.broadcast_to(which, cases[0].shape), cases) if len(cases) < 32 else NotImplemented
+
+
+def _dotted(given: Sequence[Array], parameters: Parameters) -> Any:
+    (ours, theirs), (batch, others) = parameters["dimension_numbers"]
+    a, b = given
+    if not {a.dtype.kind, b.dtype.kind} <= {"f", "c"}:
+        return NotImplemented
+    free_a = [axis for axis in range(a.ndim) if axis not in {*ours, *batch}]
+    free_b = [axis for axis in range(b.ndim) if axis not in {*theirs, *others}]
+    shape = [a.shape[axis] for axis in batch]
+    rows, columns = [a.shape[axis] for axis in free_a], [b.shape[axis] for axis in free_b]
+    depth = int(np.prod([a.shape[axis] for axis in ours], dtype=int))
+    left = a.transpose([*batch, *free_a, *ours]).reshape([*shape, int(np.prod(rows, dtype=int)), depth])
+    right = b.transpose([*others, *theirs, *free_b]).reshape([*shape, depth, int(np.prod(columns, dtype=int))])
+    return (left @ right).reshape([*shape, *rows, *columns])
+
+
+def _numbered(_given: Sequence[Array], parameters: Parameters) -> Any:
+    shape, axis = [*map(int, parameters["shape"])], int(parameters["dimension"])
+    steps = np.arange(shape[axis]).astype(_type_in(str(parameters["dtype"]), "float64"))
+    return np.broadcast_to(steps.reshape([-1 if place == axis else 1 for place in range(len(shape))]), shape)
+
+
+def _split(given: Sequence[Array], parameters: Parameters) -> Any:
+    ends = np.cumsum([*map(int, parameters["sizes"])])[:-1]
+    return list(np.split(given[0], ends, parameters["axis"]))
+
+
+def _power(given: Sequence[Array], parameters: Parameters) -> Any:
+    return given[0] ** int(parameters["y"]) if given[0].dtype.kind in "fc" else NotImplemented
+
+
+def _clamped(given: Sequence[Array], _parameters: Parameters) -> Any:
+    low, value, high = given
+    return np.minimum(np.maximum(value, low), high)
+
+
+_NUMPY_OF_TWO: Final[Mapping[str, Callable[..., Any]]] = {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge")},
+    "max": np.maximum,
+    "min": np.minimum,
+    "atan2": np.arctan2,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "pow": np.power,
+    "div": np.true_divide,
+    "rem": np.fmod,
+}
+_WITH_FLOATS: Final = frozenset({"pow", "div", "rem", "atan2"})
+_NUMPY: Final[Mapping[str, Callable[[Sequence[Array], Parameters], Any]]] = {
+    **{name: (_of_floats if name in _WITH_FLOATS else _of_two)(run) for name, run in _NUMPY_OF_TWO.items()},
+    "add_any": _of_two(operator.add),
+    **{
+        name: _of_floats(getattr(np, numpy_name))
+        for name, numpy_name in {
+            **{
+                each: each
+                for each in (
+                    "exp",
+                    "exp2",
+                    "log",
+                    "log1p",
+                    "expm1",
+                    "sqrt",
+                    "sin",
+                    "cos",
+                    "tan",
+                    "sinh",
+                    "cosh",
+                    "tanh",
+                )
+            },
+            "asin": "arcsin",
+            "acos": "arccos",
+            "atan": "arctan",
+            "floor": "floor",
+            "ceil": "ceil",
+            "cbrt": "cbrt",
+        }.items()
+    },
+    **{name: _of_floats(getattr(scipy.special, name)) for name in ("erf", "erfc", "digamma")},
+    "logistic": _of_floats(scipy.special.expit),
+    "erf_inv": _of_floats(scipy.special.erfinv),
+    "lgamma": _of_floats(scipy.special.gammaln),
+    "rsqrt": _of_floats(lambda value: 1 / np.sqrt(value)),
+    "neg": _of_one(operator.neg),
+    "not": _of_one(operator.invert),
+    "abs": _of_one(np.abs),
+    "sign": _of_one(np.sign),
+    "square": _of_one(np.square),
+    "is_finite": _of_one(np.isfinite),
+    "integer_pow": _power,
+    **{name: _of_one(lambda value: value) for name in ("stop_gradient", "copy", "copy_p", "optimization_barrier_")},
+    "reduce_sum": _reduced(np.sum),
+    "reduce_max": _reduced(np.max),
+    "reduce_min": _reduced(np.min),
+    "reduce_prod": _reduced(np.prod),
+    "reduce_or": _reduced(np.any),
+    "reduce_and": _reduced(np.all),
+    "cumsum": _accumulated(np.cumsum),
+    "cumprod": _accumulated(np.cumprod),
+    "cummax": _accumulated(np.maximum.accumulate),
+    "cummin": _accumulated(np.minimum.accumulate),
+    "convert_element_type": _converted,
+    "broadcast_in_dim": _broadcast,
+    "reshape": _reshaped,
+    "transpose": lambda given, parameters: given[0].transpose(parameters["permutation"]),
+    "squeeze": lambda given, parameters: given[0].squeeze(tuple(parameters["dimensions"])),
+    "expand_dims": lambda given, parameters: np.expand_dims(given[0], tuple(parameters["dimensions"])),
+    "rev": lambda given, parameters: np.flip(given[0], tuple(parameters["dimensions"])),
+    "concatenate": lambda given, parameters: np.concatenate(given, parameters["dimension"]),
+    "slice": _sliced,
+    "pad": _padded,
+    "select_n": _selected,
+    "clamp": _clamped,
+    "dot_general": _dotted,
+    "iota": _numbered,
+    "split": _split,
+}
