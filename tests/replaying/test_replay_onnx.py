@@ -99,6 +99,24 @@ def test_all_parts_of_a_split_run_again(tmp_path: Path) -> None:
         assert [output.agrees for output in outputs] == [True] * parts
 
 
+def test_operators_of_an_optimised_model_run_again(tmp_path: Path) -> None:
+    inputs = {name: np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32) for name in ("x", "w")}
+    content = model(
+        helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
+        helper.make_node("Add", ["m", "b"], ["s"], name="shift"),
+        helper.make_node("Transpose", ["s"], ["t"], name="turned", perm=[1, 0]),
+        helper.make_node("MatMul", ["t", "s"], ["y"], name="second"),
+        **inputs,
+        b=inputs["x"][0],
+    )
+    with opdump.onnx.session(content, path=str(tmp_path), saved_data="full", optimize="all") as session:
+        session.run(None, {**inputs, "b": inputs["x"][0]})
+    runs = list(opdump.open(tmp_path).ops())
+    assert any("stands_for" in run.op.arguments for run in runs)
+    for run in runs:
+        assert all(output.agrees for output in opdump.replay(tmp_path, run.op.op_name).outputs), run.op.kernel
+
+
 def test_an_optional_output_of_the_runtimes_own_operator_runs_again(tmp_path: Path) -> None:
     path = dumped(
         tmp_path,

@@ -17,7 +17,7 @@ FAULTS = (
         '"Relu"',
         "*[activation]: Relu; a *[activation]: HardSwish; *[stem]: FusedConv|Conv; a *[stem]: Conv",
     ),
-    Fault("argument", "corners aligned", "*", '"half_pixel"', '"align_corners"', "*[wide]: Resize"),
+    Fault("argument", "corners aligned", "*", '"half_pixel"', '"align_corners"', "*[wide]: Resize|Upsample"),
     Fault("parameter", "slope", "slanted", "0.1 + 0.1 *", "0.2 + 0.1 *", "*[slanted]: PRelu"),
     Fault("argument", "reach", "boxes", "1.5", "1.25", "*[moves]: Mul"),
     Fault("argument", "bound", "inside", "float(SIZE)", "float(SIZE - 1)", "*[inside]: Clip"),

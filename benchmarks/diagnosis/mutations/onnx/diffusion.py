@@ -31,9 +31,9 @@ FAULTS = (
         "norm",
         "num_groups=2",
         "num_groups=4",
-        "*[norm]: GroupNormalization|InstanceNormalization|Reshape",
+        "*[norm]: GroupNormalization; *: Div",
     ),
-    Fault("argument", "epsilon", "norm", "1e-5", "1e-2", "*[norm]: GroupNormalization|InstanceNormalization"),
+    Fault("argument", "epsilon", "norm", "1e-5", "1e-2", "*[norm]: GroupNormalization; *: Cast|Add"),
     Fault(
         "missing",
         "time left out",

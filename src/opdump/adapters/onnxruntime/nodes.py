@@ -15,7 +15,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from opdump.adapters.host import BY_DTYPE, BY_NUMBER, ElementType
 from opdump.errors import CannotReplayError
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import RUN_FACTS, OpRecord, TensorRecord
 
 # Converts the attributes of ONNX nodes to JSON values.
 
@@ -346,7 +346,7 @@ def _takes(schema: Any, op: OpRecord, inputs: Mapping[int, TensorRecord]) -> boo
     )
     required = {slot for slot, each in enumerate(schema.inputs) if each.option == _SINGLE}
     needed = {name for name, each in schema.attributes.items() if each.required}
-    return fits and required <= inputs.keys() and needed <= op.arguments.keys() <= schema.attributes.keys()
+    return fits and required <= inputs.keys() and needed <= op.arguments.keys() - RUN_FACTS <= schema.attributes.keys()
 
 
 def _outputs_of(schema: Any, op: OpRecord, inputs: Mapping[int, TensorRecord], *, all_outputs: bool) -> int:
@@ -376,6 +376,8 @@ def _type_of(schema: Any, slot: int, record: TensorRecord, floating: int | None)
 
 def _attributes(schema: Any, op: OpRecord, floating: int | None) -> Iterator[AttributeProto]:
     for name, value in op.arguments.items():
+        if name in RUN_FACTS:
+            continue
         kind = None if schema is None else schema.attributes[name].type
         decoded = _decoded(op, name, value)
         if floating is not None and name in _TYPE_ATTRIBUTES and decoded in _FLOATS:
