@@ -100,17 +100,18 @@ def test_all_parts_of_a_split_run_again(tmp_path: Path) -> None:
 
 
 def test_operators_of_an_optimised_model_run_again(tmp_path: Path) -> None:
-    inputs = {name: np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32) for name in ("x", "w")}
+    x, w = np.random.default_rng(0).standard_normal((2, 4, 4)).astype(np.float32)
     content = model(
         helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
         helper.make_node("Add", ["m", "b"], ["s"], name="shift"),
         helper.make_node("Transpose", ["s"], ["t"], name="turned", perm=[1, 0]),
         helper.make_node("MatMul", ["t", "s"], ["y"], name="second"),
-        **inputs,
-        b=inputs["x"][0],
+        x=x,
+        w=w,
+        b=x[0],
     )
     with opdump.onnx.session(content, path=str(tmp_path), saved_data="full", optimize="all") as session:
-        session.run(None, {**inputs, "b": inputs["x"][0]})
+        session.run(None, {"x": x, "w": w, "b": x[0]})
     runs = list(opdump.open(tmp_path).ops())
     assert any("stands_for" in run.op.arguments for run in runs)
     for run in runs:

@@ -175,7 +175,7 @@ def _runtime_schemas() -> Mapping[tuple[str, str], Mapping[str, Any]]:
 @cache
 def _runtime_outputs() -> Mapping[tuple[str, str], int]:
     """The numbers of outputs of the same operators, with optional ones; empty if unknown."""
-    schemas = getattr(onnxruntime.capi.onnxruntime_pybind11_state, "get_all_operator_schema", list)()
+    schemas: list[Any] = getattr(onnxruntime.capi.onnxruntime_pybind11_state, "get_all_operator_schema", list)()
     return {
         (schema.domain, schema.name): len(schema.outputs)
         for schema in schemas
