@@ -150,7 +150,9 @@ def answered(report: Report, runs: Runs) -> tuple[str, bool]:
         runs.dump(report, "b", f"{folder}/b")
         if kind == "origin":
             findings = runs.answer("check", f"{folder}/b")["findings"]
+            # Without an origin, the program itself gave an infinity; then the first NaN is the answer.
             born = [finding["op_type"] for finding in findings if finding["origin"]]
+            born = born or [finding["op_type"] for finding in findings if finding["check"] == "nan"][:1]
             return ", ".join(born) or "nothing", bool(born) and born[0] in types.split("|")
         runs.dump(report, "a", f"{folder}/a")
         result = runs.answer("compare", f"{folder}/a", f"{folder}/b")
