@@ -493,7 +493,7 @@ def _is_given_to_writer(trace: Trace, place: Place) -> bool:
 
 def _is_of_graph(node: Node) -> bool:
     """Whether the node's framework uses handles: reading a variable or the next batch has no input, and writing a variable has no output."""
-    return bool(node.op.kernel) and "::" not in node.op.kernel
+    return node.op.kernel.startswith("tf::") or (bool(node.op.kernel) and "::" not in node.op.kernel)
 
 
 def _is_as_made(trace: Trace, node: Node, slot: int) -> bool:
