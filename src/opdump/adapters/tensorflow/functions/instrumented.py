@@ -517,7 +517,8 @@ class Observed:
             if not slot.is_handle or not source.startswith(_ARGUMENT):
                 continue
             number = int(source.removeprefix(_ARGUMENT))
-            before, after = None, None
+            before: Tensor | None = None
+            after: Tensor | None = None
             if op.op_type == "ReadVariableOp":
                 before = self._tensor(op.outputs[0].key, home)
             elif is_sure:
@@ -536,7 +537,8 @@ class Observed:
             return None, None
         handle = tensor_of(self._executed.inputs(self._executed.nodes[home])[slot.slot])
         behind = self._written.get(number, ())
-        before = after = None
+        before: Tensor | None = None
+        after: Tensor | None = None
         if is_assignment(op.op_type):
             self.graph.after[home] += behind
         else:
