@@ -77,6 +77,20 @@ def test_a_transformed_function_is_no_second_step() -> None:
     assert sorted({op.step for op in recording.ops(op_type="jit")}) == [0, 1]
 
 
+@pytest.mark.parametrize(("wanted", "expected"), [("all", [0, 1, 2]), ("1", [1])])
+def test_a_program_that_compiles_nothing_begins_a_step_after_each_update(wanted: str, expected: list[int]) -> None:
+    def square(w: Any) -> Any:
+        return jnp.sum(jnp.tanh(w) ** 2)
+
+    weights = jnp.asarray(W)
+    with recorded(steps=wanted) as recording:
+        for _ in range(3):
+            value, gradient = jax.value_and_grad(square)(weights)
+            weights = weights - 0.1 * gradient + 0 * value
+    assert [op.step for op in recording.ops(op_type="tanh")] == expected
+    assert {op.step for op in recording.ops(op_type="sub")} == set(expected)
+
+
 def test_steps_by_hand() -> None:
     step = jax.jit(update)
     with recorded(manual=True) as recording:

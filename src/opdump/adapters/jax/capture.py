@@ -96,7 +96,9 @@ class Capture:
             return True
         if function is None or steps.is_wanted:
             return False
-        if not (function.is_programs and steps.counts(function)):
+        if not function.is_programs:
+            return not steps.are_of_operators
+        if not steps.counts(function):
             return True
         return not steps.next_is_wanted and partial(self._counted, function)
 
@@ -116,6 +118,8 @@ class Capture:
             self._here.function = function
             if function.is_programs:
                 self._steps.calls(function)
+            else:
+                self._steps.runs(_running_stack())
             is_wanted = self._steps.is_wanted
         if is_wanted is None:
             return real()

@@ -351,6 +351,9 @@ def has_bodies(closed: Any) -> bool:
 #
 # A step begins when the program calls a function that has already run in the current step. If some functions return updated arguments, only
 # these count: evaluation between two updates belongs to the step.
+#
+# If the program calls no function of its own that is compiled, a step begins with the first differentiated operator after an update, which is
+# an operator that is not differentiated after a backward pass.
 
 
 class Steps:
@@ -367,6 +370,8 @@ class Steps:
         self._stop_after_dump = stop_after_dump
         self._ran: set[tuple[object, ...]] = set()
         self._has_updates = False
+        self._reached = ""
+        """What the operators that ran one by one in this step have reached: `backward`, then `update`."""
         self._unfiled: int | None = None
         """A step that has ended but is not filed yet."""
 
@@ -387,6 +392,22 @@ class Steps:
     def are_over(self) -> bool:
         """Whether no further step is recorded."""
         return self._recorder.is_over or self._recorder.plan.steps.ends_by(self.step - 1)
+
+    @property
+    def are_of_operators(self) -> bool:
+        """Whether operators that run one by one begin the steps: no compiled function has."""
+        return not (self._manual or self._ran or self._has_updates)
+
+    def runs(self, name_stack: str) -> None:
+        """Note that the program is about to run an operator by itself. Raises like `calls`, and may begin a step in the same way."""
+        if not self.are_of_operators:
+            return
+        if "transpose(" in name_stack:
+            self._reached = "backward"
+        elif "jvp(" not in name_stack:
+            self._reached = "update" if self._reached else ""
+        elif self._reached == "update":
+            self._end()
 
     def manual_step(self) -> None:
         """End the current step. After the first call, steps end only here."""
@@ -425,6 +446,7 @@ class Steps:
         ended = self._unfiled = self.step
         self.step += 1
         self._ran.clear()
+        self._reached = ""
         self.executions.clear()
         self.order = itertools.count()
         if self._stop_after_dump and self._recorder.plan.steps.ends_by(ended):
