@@ -162,7 +162,12 @@ def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[
 
 
 def _results_of_both(a: Trace, b: Trace) -> Iterator[tuple[Node, Node]]:
-    """The operators of A that make results, each with the one of B that has the same name or stands for the same operators, in the same iteration."""
+    """The operators of A that make results, each with the one of B that has the same name or stands for the same operators, in the same iteration.
+
+    No pair if only one run compiles the operators: compiled functions count their operators separately, so equal names mean nothing.
+    """
+    if of_two_modes(a, b):
+        return
     known_as = {name: b.nodes[index] for index in _results(b) for name in _names(b.nodes[index])}
     for one in (a.nodes[index] for index in sorted(_results(a))):
         other = next((known_as[name] for name in _names(one) if name in known_as), None)
