@@ -175,3 +175,39 @@ def test_a_weight_of_a_quantised_model_that_differs_is_named(tmp_path: Path, qua
     weight.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(weight), weight.name))
     found = compared(tmp_path, model, other, FEEDS)
     assert found.verdict == "divergent"
+
+
+def square_attention(*, values: str) -> onnx.ModelProto:
+    """Attention in which tokens, heads and channels have sizes for which several layouts fit, with a projection after it."""
+    make = helper.make_node
+    nodes = [make("MatMul", ["x", f"w{name}"], [f"{name}0"], name=f"/{name}/MatMul") for name in "qkv"]
+    for name in "qkv":
+        nodes.append(make("Reshape", [f"{name}0", "heads"], [f"{name}1"], name=f"/{name}/Reshape"))
+        perm = [0, 2, 3, 1] if name == "k" else [0, 2, 1, 3]
+        nodes.append(make("Transpose", [f"{name}1"], [name], name=f"/{name}/Transpose", perm=perm))
+    nodes += [
+        make("MatMul", ["q", "k"], ["s"], name="/scores/MatMul"),
+        make("Div", ["s", "root"], ["d"], name="/Div"),
+        make("Softmax", ["d"], ["p"], name="/Softmax", axis=-1),
+        make("MatMul", ["p", values], ["o"], name="/mixed/MatMul"),
+        make("Transpose", ["o"], ["t"], name="/joined/Transpose", perm=[0, 2, 1, 3]),
+        make("Reshape", ["t", "whole"], ["r"], name="/whole/Reshape"),
+        make("MatMul", ["r", "wo"], ["u"], name="/out/MatMul"),
+        make("Add", ["u", "bo"], ["ub"], name="/out/Add"),
+        make("Add", ["ub", "x"], ["y"], name="/Add"),
+    ]
+    weights: dict[str, Any] = {
+        "heads": np.array([2, 8, 2, 8]), "whole": np.array([2, 8, 16]), "root": np.array(2.8, np.float32), "bo": numbers(16, seed=7),
+        **{f"w{name}": numbers(16, 16, seed=2 + place) for place, name in enumerate("qkvo")},
+    }  # fmt: skip
+    return model_of(nodes, {"x": (FLOAT, [2, 8, 16])}, {"y": (FLOAT, None)}, weights, opset=17)
+
+
+def test_an_operator_that_reads_another_operand_is_named_itself_and_not_what_follows_it(tmp_path: Path) -> None:
+    right, wrong = square_attention(values="v"), square_attention(values="q")
+    feeds = {"x": numbers(2, 8, 16, seed=9)}
+    found = compared(tmp_path, right, wrong, feeds, levels=("disable", "all"), saved_data="full")
+    assert found.verdict == "divergent"
+    first = found.introduced[0]
+    assert first.a is not None
+    assert first.a.op_name.startswith("/mixed/MatMul")

@@ -34,6 +34,8 @@ WITHIN: Final = 1e-2
 _ALIKE: Final = 0.5
 """Operators of different kinds pair only if the likeness of their outputs, from 0 to 1, exceeds this."""
 _SAMPLED: Final = 4096
+_CLEARLY_NEARER: Final = 0.5
+"""Tensors of one shape have the same layout unless another one brings them nearer by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +321,13 @@ def _has_first_output(node: Node) -> bool:
 
 
 def _pair_of_kind(one: Node, other: Node) -> Pair | None:
-    best = find_layout(one.outputs[0].numpy(), other.outputs[0].numpy(), within=math.inf)
+    mine, theirs = one.outputs[0].numpy(), other.outputs[0].numpy()
+    best = find_layout(mine, theirs, within=math.inf)
+    if best is not None and mine.shape == theirs.shape:
+        # Among very different values, the nearest of many layouts is chance.
+        as_it_is = difference(mine, theirs).relative
+        if best[1] > _CLEARLY_NEARER * as_it_is:
+            best = TensorLayout(mine.shape, tuple(range(mine.ndim)), mine.shape), as_it_is
     return None if best is None else Pair((one.index, 0), (other.index, 0), *best, "kind")
 
 
