@@ -15,6 +15,7 @@ import pytest
 from onnx import helper
 
 import opdump
+from opdump.comparison.differences import find_layout
 from tests.comparison.onnx_runs import compared, dumped
 from tests.onnx.recording import FLOAT, model_of, numbers
 from tests.onnx.torch_models import exported
@@ -211,3 +212,16 @@ def test_an_operator_that_reads_another_operand_is_named_itself_and_not_what_fol
     first = found.introduced[0]
     assert first.a is not None
     assert first.a.op_name.startswith("/mixed/MatMul")
+
+
+@pytest.mark.parametrize("block", [8, 16])
+def test_channels_in_blocks_are_the_same_values(block: int) -> None:
+    plain = numbers(2, 16, 3, 5)
+    blocked = plain.reshape(2, 16 // block, block, 3, 5).transpose(0, 1, 3, 4, 2).reshape(plain.shape)
+    for one, other in ((plain, blocked), (blocked, plain)):
+        found = find_layout(one, other, within=1e-2)
+        assert found is not None
+        layout, apart = found
+        assert apart == 0
+        assert (layout.apply(other) == one).all()
+        assert (layout.turned(other.shape).apply(one) == other).all()

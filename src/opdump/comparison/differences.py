@@ -353,6 +353,11 @@ class TensorLayout:
         return TensorLayout(tuple(self.start[axis] for axis in self.axes), axes, shape)
 
 
+_IMAGE_AXES: Final = 4
+_BLOCKS: Final = (8, 16)
+"""Sizes of the blocks of channels that kernels for a processor use inside (`nchwc`)."""
+
+
 def find_layout(one: Array, other: Array, *, within: float) -> tuple[TensorLayout, float] | None:
     """Return the layout in which B's elements are nearest to A's, and the remaining relative difference; None if it exceeds `within`."""
     best: tuple[TensorLayout, float] | None = None
@@ -373,7 +378,7 @@ def find_layout(one: Array, other: Array, *, within: float) -> tuple[TensorLayou
 
 
 def _layouts(one: tuple[int, ...], other: tuple[int, ...]) -> Iterator[TensorLayout]:
-    """Yield the row-major order, the permutations of B's axes, and the inverse permutations of A's axes."""
+    """Yield the row-major order, the permutations of B's axes, the inverse permutations of A's axes, and channels in blocks in B or in A."""
     long_a, long_b = tuple(size for size in one if size > 1), tuple(size for size in other if size > 1)
     yield TensorLayout(long_b, tuple(range(len(long_b))), one)
     if len(long_b) <= _MOST_AXES:
@@ -383,6 +388,11 @@ def _layouts(one: tuple[int, ...], other: tuple[int, ...]) -> Iterator[TensorLay
         for axes in itertools.islice(itertools.permutations(range(len(long_a))), 1, None):
             inverse = tuple(axes.index(axis) for axis in range(len(axes)))
             yield TensorLayout(tuple(long_a[axis] for axis in axes), inverse, one)
+    if one == other and len(one) == _IMAGE_AXES:
+        batch, channels, *sizes = one
+        for block in (each for each in _BLOCKS if channels % each == 0):
+            yield TensorLayout((batch, channels // block, *sizes, block), (0, 1, 4, 2, 3), one)
+            yield TensorLayout((batch, channels // block, block, *sizes), (0, 1, 3, 4, 2), one)
 
 
 # Searches for the elements of a tensor in other tensors, because one program may have in parts what another has as a whole. Among many

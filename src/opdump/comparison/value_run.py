@@ -242,8 +242,8 @@ def wrong_kernels(
 # Which operator in a failing segment causes the difference.
 
 _OTHER_ARGUMENTS: Final[Mapping[str, Sequence[Any]]] = {
-    "eps": (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0),
-    "epsilon": (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0),
+    "eps": (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0),
+    "epsilon": (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0),
 }
 """Values that frameworks use for an argument."""
 _ARGUMENTS_OF: Final[Mapping[str, tuple[str, Sequence[Any]]]] = {"gelu": ("approximate", ("none", "tanh"))}
