@@ -60,7 +60,15 @@ WITHOUT_KERNEL: frozenset[SkipReason] = frozenset(
 """Reasons for operators that executed nothing."""
 Phase = Literal["forward", "recomputation", "backward", "optimizer"]
 RunFact = Literal[
-    "source", "materialised", "deviation of the twin", "executed_as", "inside", "stands_for", "seen_as", "body"
+    "source",
+    "materialised",
+    "deviation of the twin",
+    "executed_as",
+    "inside",
+    "stands_for",
+    "seen_as",
+    "body",
+    "graph_shapes",
 ]
 """An argument added by an adapter: how an operator ran and where its values come from. The page of each framework explains them.
 
@@ -240,6 +248,25 @@ class OpRecord:
                 ("arguments", arguments if len(arguments) < _LONGEST_SHOWN else f"{arguments[:_LONGEST_SHOWN]}…"),
             ]
         )
+
+
+def graph_shapes(op: OpRecord, io: IO) -> dict[int, tuple[int, ...]]:
+    """Return the shapes that a graph gives to inputs or outputs of an operator, by slot, if these are recorded in the shape of the memory.
+
+    They are in the argument `graph_shapes`, as `{"input.0": [12, 16]}`. Shapes that are no lists of sizes are left out.
+    """
+    noted = op.arguments.get("graph_shapes")
+    found = {}
+    for name, shape in noted.items() if isinstance(noted, Mapping) else ():
+        of, _, slot = str(name).partition(".")
+        if (
+            of == io
+            and slot.isdecimal()
+            and isinstance(shape, list)
+            and all(isinstance(n, int) and n >= 0 for n in shape)
+        ):
+            found[int(slot)] = tuple(shape)
+    return found
 
 
 @runtime_checkable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
@@ -84,6 +84,7 @@ REPLAYERS: Final[Registry[Replayer]] = Registry(
         "com.microsoft": "opdump.adapters.onnxruntime.replay:REPLAYER",
         **dict.fromkeys(("lax", "jnp"), "opdump.adapters.jax.replay:REPLAYER"),
         "tf": "opdump.adapters.tensorflow.replay:REPLAYER",
+        "mindspore": "opdump.adapters.mindspore.replay:REPLAYER",
     },
 )
 """By the namespace of the kernel: the part before `::`."""
@@ -92,6 +93,7 @@ REPLAYERS: Final[Registry[Replayer]] = Registry(
 _PACKAGES: Final[Mapping[str, str]] = {
     "aten": "torch",
     "tf": "tensorflow",
+    "mindspore": "mindspore",
     **dict.fromkeys(("ai.onnx", "ai.onnx.ml", "com.microsoft"), "onnx onnxruntime"),
     **dict.fromkeys(("lax", "jnp"), "jax"),
 }
@@ -105,6 +107,12 @@ def can_replay(namespace: str = "aten") -> bool:
     except ImportError:
         return False
     return True
+
+
+def missing_packages(kernels: Iterable[str]) -> list[str]:
+    """The packages to install so that these kernels can be run again, without those that are installed."""
+    needed = " ".join(_PACKAGES.get(kernel.partition("::")[0], "") for kernel in kernels)
+    return [package for package in dict.fromkeys(needed.split()) if find_spec(package) is None]
 
 
 def replayer_of(op: OpRecord) -> Replayer | None:

@@ -29,7 +29,8 @@ from opdump.comparison.value_matching import (
     share_inputs,
 )
 from opdump.comparison.value_run import Failure, between, named, run_on_values, wrong_kernel, wrong_kernels
-from opdump.records import RunFact, TensorRecord
+from opdump.graph import PYNATIVE
+from opdump.records import RunFact, TensorRecord, shown_shape
 
 _CERTAIN: Final = 1e-4
 """A pair whose values differ by at most this, relative to their root mean square, is never doubted."""
@@ -123,6 +124,7 @@ def compare_across(
     found.suspects = _wrong_operators(a, b, pairs, failures, sides)
     _count(a, b, found, matched, sides)
     found.suspects = found.suspects or list(_results_apart(a, b, pairs)) or _results_lost(a, b, pairs, matched)
+    found.suspects = found.suspects or _results_of_other_shapes(a, b, matched)
     if not found.suspects and _open_results(a, b, pairs, matched):
         found.notes.append(
             "both programs have results that were not found in the other; whether these agree is not proven"
@@ -193,6 +195,23 @@ def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matc
         Suspect("result", a.nodes[place[0]], b.nodes[other[0]], "output", other[1], math.inf, what)
         for place, other, what in itertools.islice(differing, 1)
     ]
+
+
+def _results_of_other_shapes(a: Trace, b: Trace, matched: Matched) -> list[Suspect]:
+    """The first result of A that B has only in other shapes. Only for two modes of MindSpore without training: frameworks return results in different
+    shapes.
+    """
+    kernels = {node.op.kernel.partition("::")[0] for node in (*a.nodes, *b.nodes)}
+    if kernels != {"mindspore"} or any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes)):
+        return []
+    ours, theirs = ([place for place in results(trace).given if place[1] >= 0] for trace in (a, b))
+    for place in ours:
+        number = matched.a.made.get(place)
+        same = [each for each in theirs if number is not None and matched.b.made.get(each) == number]
+        if same and all(b.at(each).shape != a.at(place).shape for each in same):
+            what = f"a result has the shape {shown_shape(a.at(place).shape)} in one run and {shown_shape(b.at(same[0]).shape)} in the other"
+            return [Suspect("result", a.nodes[place[0]], b.nodes[same[0][0]], "output", same[0][1], math.inf, what)]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,7 +530,7 @@ class ValueTable:
         return names_of(self.a), names_of(self.b)
 
 
-# A JAX program recorded in two modes, compiled and operator by operator: only values can be matched.
+# A program of JAX or MindSpore recorded in two modes, compiled and operator by operator: only values can be matched.
 
 CALL: Final = "jax::jit"
 _COMPILED: Final = 0.25
@@ -533,15 +552,19 @@ def of_two_modes(a: Trace, b: Trace) -> bool:
 
 
 def _compiled_share(trace: Trace) -> float | None:
-    """The share of operators that ran in compiled functions; None if the run is not of JAX."""
+    """The share of operators that ran in compiled functions; None if the run is of neither framework."""
     kernels = [node.op.kernel for node in trace.nodes]
+    if any(kernel.startswith("mindspore::") for kernel in kernels):
+        return sum(node.op.graph_id != PYNATIVE for node in trace.nodes) / len(kernels)
     if not any(kernel.startswith(("jax::", "lax::", "jnp::")) for kernel in kernels):
         return None
     return sum(bool(node.op.graph_id) for node in trace.nodes) / len(kernels)
 
 
 def without_counterpart(a: Trace, b: Trace) -> str:
-    """A note on the first result of either run that the other run lacks; empty if there is none."""
+    """A note on the first result of either run that the other run lacks; empty if there is none, or if operators can be run again."""
+    if _can_run(a) or _can_run(b):
+        return ""
     for here, there in ((a, b), (b, a)):
         others = [(node.index, record) for node in there.nodes for record in node.outputs.values()]
         for index, slot in _results_of_modes(here):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from opdump.adapters.replay import can_replay
 from opdump.catalog.catalog import Catalog, open_dump
 from opdump.comparison.judgement import Chain, Judgement, Steps, distinct, judge, notes_of
 from opdump.comparison.nodes import Suspect
@@ -112,7 +111,7 @@ def _result(names: tuple[str, str], judged: dict[int, Judgement], executor: Exec
         unmatched=unmatched,
         introduced=tuple(introduced(suspect, of_ranks=len(found) > 1) for suspect in suspects),
         inherited=0 if are_unrelated else inherited,
-        notes=[*nearest, *notes_of(found, can_replay=can_replay)],
+        notes=[*nearest, *notes_of(found)],
         steps=sorted(distinct(each.steps for each in found)),
         ranks=list(judged),
         pairs=Chain(pairs),

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar, overload
 
 from opdump import amounts
-from opdump.adapters.replay import can_be_replayed, replayer_of
+from opdump.adapters.replay import can_be_replayed, missing_packages, replayer_of
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.accuracy import distance
 from opdump.comparison.across_frameworks import (
@@ -528,7 +528,7 @@ def _has_elements(trace: Trace) -> bool:
     return any(holds_elements(node.outputs) for node in trace.nodes)
 
 
-def notes_of(judgements: Sequence[Judgement], *, can_replay: Callable[[], bool]) -> list[str]:
+def notes_of(judgements: Sequence[Judgement]) -> list[str]:
     """The notes of the report on how the ranks were judged."""
     notes = distinct(found.notes for found in judgements)
     problems = distinct(found.problems for found in judgements)
@@ -539,10 +539,11 @@ def notes_of(judgements: Sequence[Judgement], *, can_replay: Callable[[], bool])
     if len(problems) > _SHOWN_PROBLEMS:
         notes.append(f"{len(problems) - _SHOWN_PROBLEMS:,} more were not read; opdump show lists them")
     if not_run:
+        lacking = missing_packages(not_run)
         named = ", ".join(not_run[:5]) + (", ..." if len(not_run) > 5 else "")
         notes.append(
             f"{amounts.count(len(not_run), 'kernel')} could not be run again; the recorded outputs were compared, with looser tolerances: {named}"
-            + ("" if can_replay() else "; running operators again needs PyTorch: pip install torch")
+            + (f"; running operators again needs more packages: pip install {' '.join(lacking)}" if lacking else "")
         )
     if without_effect:
         more = f"; and {len(without_effect) - _SHOWN_PROBLEMS:,} more" if len(without_effect) > _SHOWN_PROBLEMS else ""

@@ -22,7 +22,7 @@ from opdump.comparison.step_statistics import Columns, Floats, Places, StepRows,
 from opdump.errors import CorruptDumpError
 from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, PYNATIVE
 from opdump.plan.unmatched_names import nearest
-from opdump.records import Memory, OpRecord, TensorRecord
+from opdump.records import Memory, OpRecord, Payload, TensorRecord, graph_shapes
 from opdump.step_table import StepTable
 
 # MindSpore's compiled code passes numbers to operators as tensors, and PyNative mode as arguments. In compiled code the third input of a
@@ -36,19 +36,16 @@ _UPDATES: Final = re.compile(r"(?:Sparse)?Apply|Assign|Fused.*(?:Adam|Momentum)|
 def as_read(op: OpRecord, inputs: dict[int, TensorRecord]) -> tuple[OpRecord, dict[int, TensorRecord]]:
     """Move constant numbers from the inputs of an operator to its arguments, by slot. The other inputs keep their slots.
 
-    A number without elements and statistics is left out. So is a parameter that the operator updates, because the dump has its new value.
+    A number without elements and statistics is left out. So is a parameter that the operator updates, because the dump has its new value. If the dump
+    has elements, the first one stays without them: its value is known if an earlier operator reads it.
     """
-    if _UPDATES.match(op.op_type) and 0 in inputs:
-        shape = inputs[0].shape
-        inputs = {
-            slot: record
-            for slot, record in inputs.items()
-            if not (record.source.startswith(PARAMETER_PREFIX) and record.shape == shape)
-        }
+    inputs = _without_updated(op, inputs)
     numbers = {slot: record for slot, record in inputs.items() if _is_number(record)}
     if not numbers:
         return op, inputs
-    values = {str(slot): value for slot, record in numbers.items() if (value := _value(record)) is not None}
+    values = {
+        record.argument or str(slot): value for slot, record in numbers.items() if (value := _value(record)) is not None
+    }
     return (
         replace(op, arguments={**op.arguments, **values}),
         {slot: record for slot, record in inputs.items() if slot not in numbers},
@@ -59,7 +56,7 @@ def shape_given(op: OpRecord, given: tuple[int, ...]) -> tuple[int, ...] | None:
     """The output shape of a view in compiled code for an input of shape `given`; None for other operators. MindSpore dumps the shape of the
     memory instead.
     """
-    axes = op.arguments.get("1", op.arguments.get("axis"))
+    axes = next((op.arguments[name] for name in ("1", "axis", "shape") if name in op.arguments), None)
     shape: tuple[int, ...] | None = None
     match op.op_type, axes:
         case "Reshape", list():
@@ -91,6 +88,43 @@ def updated_parameter(op: OpRecord, inputs: Mapping[int, TensorRecord], outputs:
     if not _UPDATES.match(op.op_type) or 0 not in inputs or 0 not in outputs or inputs[0].shape != outputs[0].shape:
         return ""
     return inputs[0].source if inputs[0].source.startswith(PARAMETER_PREFIX) else ""
+
+
+def _without_updated(op: OpRecord, inputs: dict[int, TensorRecord]) -> dict[int, TensorRecord]:
+    """The inputs without the values of parameters that the operator updates."""
+    if not _UPDATES.match(op.op_type) or 0 not in inputs:
+        return inputs
+    first = inputs[0]
+    left = {
+        slot: record
+        for slot, record in inputs.items()
+        if not (record.source.startswith(PARAMETER_PREFIX) and record.shape == first.shape)
+    }
+    is_kept = 0 not in left and has_elements(first)
+    return {0: replace(first, payload=None, statistics={}), **left} if is_kept else left
+
+
+def _in_graph_shapes(op: OpRecord, records: Mapping[int, TensorRecord]) -> dict[int, TensorRecord]:
+    """The tensors in the shapes that the operator reads and writes, which the dump notes if the memory has another shape."""
+    found = dict(records)
+    for record in records.values():
+        shape = graph_shapes(op, record.io).get(record.slot)
+        if shape is not None and record.memory is None and math.prod(shape) == math.prod(record.shape):
+            payload = None if record.payload is None else _Reshaped(record.payload, shape)
+            found[record.slot] = replace(record, shape=shape, payload=record.payload if record.sample else payload)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Reshaped:
+    """Elements in another shape."""
+
+    payload: Payload
+    shape: tuple[int, ...]
+
+    def to_host(self) -> NDArray[Any]:
+        """Return the elements."""
+        return self.payload.to_host().reshape(self.shape)
 
 
 def _is_number(record: TensorRecord) -> bool:
@@ -316,6 +350,7 @@ class _StepReader:
         if is_compiled:
             if name := updated_parameter(op, inputs, outputs):
                 self.updates[index] = name
+            inputs, outputs = (_in_graph_shapes(op, records) for records in (inputs, outputs))
             op, inputs = as_read(op, inputs)
         if has_variables := op.kernel.startswith(_WITH_VARIABLES):
             inputs = self._variables.read(inputs)

@@ -89,9 +89,9 @@ def unspecified_outputs(kernel: str) -> frozenset[int]:
     `kernel` is the kernel of a record, `aten::_cudnn_rnn`, with an overload if it has one; or the type of an operator if its
     framework does not name kernels.
     """
-    if "::" not in kernel:
-        return UNSPECIFIED_OF_MINDSPORE.get(kernel, _NONE)
-    namespace, _, name = kernel.partition("::")
+    namespace, found, name = kernel.partition("::")
+    if not found or namespace == "mindspore":
+        return UNSPECIFIED_OF_MINDSPORE.get(name or kernel, _NONE)
     if namespace != "aten":
         return UNSPECIFIED_ELSEWHERE.get(kernel.partition(".")[0], _NONE)
     return UNSPECIFIED.get(name.partition(".")[0], _NONE)

@@ -121,7 +121,7 @@ def names(catalog: Catalog, step: int) -> list[str]:
 
 def test_only_the_operator_that_overflows_is_filed(tmp_path: Path) -> None:
     text = run(tmp_path, LOG, "-c", config(tmp_path, op_debug_mode=3))
-    assert "first overflow: step 1, Log at program.py:9 (Default/Log-op0)" in text
+    assert "first overflow: step 1, mindspore::Log at program.py:9 (Default/Log-op0)" in text
     catalog = open_dump(tmp_path / "dump")
     assert names(catalog, 1) == ["Default/Log-op0"]
     assert names(catalog, 0) == names(catalog, 2) == []
@@ -130,7 +130,7 @@ def test_only_the_operator_that_overflows_is_filed(tmp_path: Path) -> None:
 def test_only_the_operator_that_fails_is_filed(tmp_path: Path) -> None:
     text = run(tmp_path, GATHER, "-c", config(tmp_path, op_debug_mode=4), fails=True)
     assert "should be in the range [0, 3), but got 77" in text
-    assert "first failure: step 2, Gather at program.py:10 (Default/Gather-op0)" in text
+    assert "first failure: step 2, mindspore::Gather at program.py:10 (Default/Gather-op0)" in text
     catalog = open_dump(tmp_path / "dump")
     assert names(catalog, 2) == ["Default/Gather-op0"]
     (read,) = catalog.tensors(step=2)

@@ -8,6 +8,7 @@ list of names.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from opdump.graph import Graph, GraphNode
 from opdump.index.values import FilePayload
 from opdump.layouts.mindspore_sync.files import (
     MAPPING_NAME,
+    PARAMETER,
     FoundFile,
     PlaceFiles,
     TensorDirectory,
@@ -45,6 +47,15 @@ from opdump.recorder import LiveTensor, Recorder
 from opdump.records import IO, Memory, OpRecord, TensorRecord
 from opdump.sink.directory import WriterThreads
 from opdump.sink.npy import read_raw_npy
+
+KERNELS: Final = "mindspore"
+"""The namespace of kernels in records."""
+
+
+def kernel_of(op_type: str) -> str:
+    """The kernel of an operator of this type in records."""
+    return f"{KERNELS}::{op_type}"
+
 
 Excluded = Callable[[OpRecord, IO], frozenset[int]]
 
@@ -181,13 +192,25 @@ class Executions:
         self.problems.extend(found.problems)
         places = {file.relative: number for number, file in enumerate(files.tensors)}
         slots: dict[tuple[int, IO], list[BlockSlot]] = {}
+        shapes_of = {
+            places[record.payload.relative]: record.shape
+            for record in found.tensors
+            if isinstance(record.payload, FilePayload)
+        }
         for record in found.tensors:
             slots.setdefault((id(record.op), record.io), []).append(_slot(record, places))
-        operators = tuple(
-            BlockOperator(_named(op), slots.get((id(op), "input"), ()), slots.get((id(op), "output"), ()))
-            for op in found.ops
-        )
-        return Program(operators, found.ops)
+        names = self.tree.true_names(place.graph_id)
+        operators = []
+        for op in found.ops:
+            inputs, outputs = (slots.get((id(op), io), []) for io in ("input", "output"))
+            shapes: dict[tuple[IO, int], tuple[int, ...]] = {
+                **{("input", slot.slot): shapes_of[slot.tensor] for slot in inputs},
+                **{("output", slot.slot): shapes_of[slot.tensor] for slot in outputs},
+            }
+            node = names.node(op.op_name) if op.op_type != PARAMETER else None
+            inputs, arguments = (inputs, op.arguments) if node is None else _with_names(op, node, inputs, shapes)
+            operators.append(BlockOperator(_named(replace(op, arguments=arguments)), inputs, outputs))
+        return Program(tuple(operators), found.ops)
 
     def _tensor(self, file: FoundFile) -> HostTensor | str:
         path = f"{self._root}/{file.relative}"
@@ -284,7 +307,62 @@ def _slot(record: TensorRecord, places: dict[str, int]) -> BlockSlot:
 
 
 def _named(op: OpRecord) -> NamedOperator:
-    return NamedOperator(op.op_type, op.op_name, op.task_id, op.arguments, op.stack, phase=op.phase)
+    kernel = "" if op.op_type == PARAMETER else kernel_of(op.op_type)
+    return NamedOperator(op.op_type, op.op_name, op.task_id, op.arguments, op.stack, kernel, phase=op.phase)
+
+
+_SAYS_NOTHING: Final = frozenset({"IsFeatureMapInputList", "IsFeatureMapOutput", "input_names", "output_names"})
+"""Attributes that MindSpore sets during compilation and that decide no result."""
+
+
+def _with_names(
+    op: OpRecord, node: GraphNode, inputs: Sequence[BlockSlot], shapes: Mapping[tuple[IO, int], tuple[int, ...]]
+) -> tuple[list[BlockSlot], dict[str, Any]]:
+    """The inputs and the arguments of an operator with the names of the primitive's arguments. `shapes` are those in the files.
+
+    The argument `graph_shapes` has the shapes in which the operator reads and writes tensors, if these differ: files have the shapes of the
+    memory.
+    """
+    from opdump.adapters.mindspore.replay import argument_names, places_of
+
+    attributes = op.arguments
+    names = argument_names(op.op_type) or tuple(map(str, attributes.get("input_names") or ()))
+    places = places_of(attributes, len(node.inputs))
+
+    def name_of(slot: int) -> str:
+        place, in_list = places[slot] if slot < len(places) else (slot, -1)
+        name = names[place] if place < len(names) else ""
+        return f"{name}[{in_list}]" if name and in_list >= 0 else name
+
+    arguments = {
+        (name_of(int(name)) or name) if name.isdecimal() else name: value
+        for name, value in attributes.items()
+        if name not in _SAYS_NOTHING
+    }
+    of_graph = _graph_shapes(node, shapes)
+    if of_graph:
+        arguments["graph_shapes"] = of_graph
+    # MindSpore dumps neither the number of segments nor the type of a cast, which the outputs have.
+    if op.op_type == "Cast" and node.outputs:
+        arguments["dtype"] = node.outputs[0].dtype
+    if op.op_type == "UnsortedSegmentSum" and node.outputs and node.outputs[0].shape:
+        arguments.setdefault("num_segments", node.outputs[0].shape[0])
+    return [slot._replace(argument=name_of(slot.slot)) for slot in inputs], arguments
+
+
+def _graph_shapes(node: GraphNode, shapes: Mapping[tuple[IO, int], tuple[int, ...]]) -> dict[str, list[int]]:
+    """The shapes of an operator's tensors in the graph that differ from those in the files."""
+    of_graph: list[tuple[IO, int, tuple[int, ...]]] = [
+        *(("input", slot, given.shape) for slot, given in enumerate(node.inputs) if given.dtype),
+        *(("output", slot, made.shape) for slot, made in enumerate(node.outputs) if len(node.outputs) == 1),
+    ]
+    return {
+        f"{io}.{slot}": list(shape)
+        for io, slot, shape in of_graph
+        if (found := shapes.get((io, slot), shape)) != shape
+        and min(shape, default=0) >= 0
+        and math.prod(found) == math.prod(shape)
+    }
 
 
 # Finds the operator of a graph that failed. MindSpore dumps an operator after it has run, so the failed one has no files.
@@ -319,7 +397,7 @@ def failed_operator(
         found.op_name,
         arguments=found.attributes,
         stack=program_stack(found.stack),
-        kernel=found.op_type,
+        kernel=kernel_of(found.op_type),
         phase=found.phase,
     )
     return FailedOperator(operator, tuple(_sources(found, names)))

@@ -11,6 +11,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from mindspore import Tensor
@@ -173,12 +174,14 @@ def unseen(node: RunningNode, computed: Sequence[Any]) -> dict[int, Tensor]:
 
 class UnseenOperator(NamedTuple):
     """An operator of the backward pass. `given` is the slot in which it reads the gradient of the forward result; None if it does not
-    read it. `results` are the inputs of the forward operator whose gradients it computes; empty for all that remain.
+    read it. `results` are the inputs of the forward operator whose gradients it computes; empty for all that remain. `reads` are the tensors of the
+    forward operator that it reads, by slot: `x0` is its first input, `y1` its second output. Empty if they are not known.
     """
 
     op_type: str
     given: int | None = 0
     results: tuple[int, ...] = ()
+    reads: Mapping[int, str] = MappingProxyType({})
 
     def scope(self, path: str, forward_type: str) -> str:
         """The operator's scope in a compiled network. If its type is unknown, the type already names the forward operator, and the scope does not."""
@@ -197,19 +200,24 @@ _OPERATORS: Final[Mapping[str, tuple[UnseenOperator, ...]]] = {
     "Conv3D": (UnseenOperator("Conv3DBackpropInput", 1, (0,)), UnseenOperator("Conv3DBackpropFilter", 1, (1,))),
     "Dropout": (UnseenOperator("DropoutGrad"),),
     "Elu": (UnseenOperator("EluGrad"),),
-    "Gather": (UnseenOperator("UnsortedSegmentSum"),),
+    "Gather": (UnseenOperator("UnsortedSegmentSum", reads={1: "x1"}),),
     "LSTM": (UnseenOperator("LSTMGrad", 3),),
-    "LayerNorm": (UnseenOperator("LayerNormGrad", 1),),
+    "LayerNorm": (UnseenOperator("LayerNormGrad", 1, reads={0: "x0", 2: "y2", 3: "y1", 4: "x1"}),),
     "MaxPool": (UnseenOperator("MaxPoolGrad", 2),),
     "MaxPool3D": (UnseenOperator("MaxPool3DGrad", 2),),
     "ReLU6": (UnseenOperator("ReLU6Grad"),),
     "ResizeBilinearV2": (UnseenOperator("ResizeBilinearGrad"),),
     "SelectView": (UnseenOperator("UnsortedSegmentSum"),),
-    "Softmax": (UnseenOperator("SoftmaxBackward"),),
+    "Softmax": (UnseenOperator("SoftmaxBackward", reads={1: "y0"}),),
     "SparseSoftmaxCrossEntropyWithLogits": (UnseenOperator("SparseSoftmaxCrossEntropyWithLogits", None),),
     "Stack": (UnseenOperator("Unstack"),),
     "StridedSlice": (UnseenOperator("StridedSliceGrad"),),
 }
+
+
+def is_read_again(forward_type: str) -> bool:
+    """Whether an operator of the backward pass that MindSpore does not dispatch is known to read tensors of this forward operator."""
+    return any(operator.reads for operator in _OPERATORS.get(forward_type, ()))
 
 
 def computes_first(forward_type: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,13 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from mindspore import Tensor
 from mindspore.graph.api import _pynative_executor
-from mindspore.ops.auto_generate import gen_ops_prim
 from mindspore.utils import MsDispatchMode
 from mindspore.utils.ms_dispatch import _DispatchGuardStack
 
 from opdump.adapters.base import Settings
 from opdump.adapters.graph_runtime import OperatorSelection, RunEmitter, live_tensor
 from opdump.adapters.host import HostTensor
+from opdump.adapters.mindspore.executions import kernel_of
 from opdump.adapters.mindspore.models import OperatorNames
 from opdump.adapters.mindspore.pynative.gradients import (
     Forward,
@@ -26,6 +25,7 @@ from opdump.adapters.mindspore.pynative.gradients import (
     RunningNode,
     UnseenOperator,
     computes_first,
+    is_read_again,
     operators_of,
     unseen,
 )
@@ -38,6 +38,7 @@ from opdump.adapters.mindspore.pynative.naming import (
     program_frames,
 )
 from opdump.adapters.mindspore.pynative.tensors import Makers, Origin, host_tensor, storage_of, tensors_in
+from opdump.adapters.mindspore.replay import argument_names
 from opdump.adapters.models import Models
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.watching import Look, Watches
@@ -77,6 +78,34 @@ class Opened(NamedTuple):
     origins: Sequence[Origin]
 
 
+class _Forward(NamedTuple):
+    """The tensors and arguments of a forward operator."""
+
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    arguments: Mapping[str, Any]
+
+    def tensor(self, name: str) -> Tensor:
+        """An input (`x0`) or output (`y0`)."""
+        return (self.inputs if name[0] == "x" else self.outputs)[int(name[1:])]
+
+
+def _arguments_of_gradient(operator: UnseenOperator, forward: _Forward) -> dict[str, Any]:
+    """The arguments of an operator of the backward pass that MindSpore does not dispatch."""
+    arguments = {name: value for name, value in forward.arguments.items() if name in _OF_BOTH}
+    match operator.op_type:
+        case "SoftmaxBackward":
+            axis = forward.arguments.get("axis")
+            arguments["dim"] = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
+        case "UnsortedSegmentSum":
+            arguments["num_segments"] = int(forward.inputs[0].shape[0])
+    return arguments
+
+
+_OF_BOTH: Final = frozenset({"begin_norm_axis", "begin_params_axis", "epsilon"})
+"""Arguments that a forward operator has in common with its gradient."""
+
+
 class OperatorRecording:
     """Records the operators of selected steps. `step` returns the current step, `next_order` the order of the next operator in it."""
 
@@ -110,6 +139,8 @@ class OperatorRecording:
         self._rank_id = settings.rank_id
         self._emitter = RunEmitter(recorder, rank_id=settings.rank_id, device_id=settings.rank_id)
         self._makers = Makers()
+        self._read_again: dict[str, _Forward] = {}
+        """By name: forward operators of this step whose tensors an operator of the backward pass reads that MindSpore does not dispatch."""
         self._next_order = next_order
         self._lock = threading.RLock()
         self._watches: Watches | None = None
@@ -159,6 +190,7 @@ class OperatorRecording:
             self.names.clear()
             self.gradients.clear()
             self._makers.clear()
+            self._read_again.clear()
 
     def close(self, *, is_all: bool) -> None:
         """End the recording. `is_all`: the program has no compiled code, so marks without an operator here are unused."""
@@ -237,14 +269,16 @@ class OperatorRecording:
                 self._recorder.after_op(op, self._outputs(op, outputs))
                 self._look_after(op, outputs)
             for slot, tensor in enumerate(outputs):
-                if reason:
-                    self._makers.viewed(tensor)
-                else:
+                if not reason:
                     self._makers.add(tensor, f"{op.op_name}:{slot}")
+                if may_be_view(call.name):  # MindSpore copies the result before an operator reads it
+                    self._makers.viewed(tensor)
             running = self.gradients.running
             if running is not None:
                 running.wrote(outputs)
             forward = Forward(call.name, op.op_name, place.path, place.stack, place.is_marked)
+            if is_read_again(call.name):
+                self._read_again[op.op_name] = _Forward([tensor for _, tensor in inputs], outputs, op.arguments)
             self.gradients.ran(forward, outputs)
 
     def _seen_as(self, origins: Sequence[Origin], outputs: Sequence[Tensor]) -> dict[str, Any]:
@@ -300,9 +334,18 @@ class OperatorRecording:
         forward = node.forward
         name = self.names.name(operator.scope(forward.path, forward.op_type), operator.op_type)
         place = OperatorContext(name, "backward", forward.path, forward.stack, forward.op_name, forward.is_marked)
-        op = self._record(operator.op_type, place, {"seen": SEEN_BY_GRADIENTS})
+        of_forward = self._read_again.get(forward.op_name)
+        arguments = {"seen": SEEN_BY_GRADIENTS}
+        if of_forward is not None and operator.reads and len(node.given) == 1 and operator.given is not None:
+            arguments |= _arguments_of_gradient(operator, of_forward)
+            read = {slot: of_forward.tensor(name) for slot, name in operator.reads.items()}
+            read[operator.given] = node.given[0]
+            names = argument_names(operator.op_type)
+            inputs = [(names[slot], read[slot]) for slot in sorted(read)]
+            self._file(self._record(operator.op_type, place, arguments), inputs, outputs)
+            return
         inputs = [("dout", tensor) for tensor in node.given] if operator.given is not None else []
-        self._file(op, inputs, outputs, first=operator.given or 0)
+        self._file(self._record(operator.op_type, place, arguments), inputs, outputs, first=operator.given or 0)
 
     def _unseen_forward(self, op_type: str, result: Tensor | None) -> Forward:
         """Record a forward operator that was not dispatched, if its result is in new memory."""
@@ -386,7 +429,7 @@ class OperatorRecording:
             order=self._next_order(),
             occurrence=self.names.occurrence(place.name),
             phase=place.phase,
-            kernel=op_type,
+            kernel=kernel_of(op_type),
             forward_op=place.forward_op,
             stack=place.stack,
             arguments=arguments,
@@ -535,11 +578,14 @@ class Call(NamedTuple):
     def tensors(self) -> list[tuple[str, Tensor]]:
         """The tensors that the operator reads, with the names of their arguments."""
         names = self._names()
-        return [
-            (names[place] if place < len(names) else "", tensor)
-            for place, value in enumerate(self.arguments)
-            for tensor in tensors_in((value,))
-        ]
+        found = []
+        for place, value in enumerate(self.arguments):
+            name = names[place] if place < len(names) else ""
+            is_list = bool(name) and isinstance(value, tuple | list)
+            found += [
+                (f"{name}[{number}]" if is_list else name, tensor) for number, tensor in enumerate(tensors_in((value,)))
+            ]
+        return found
 
     def others(self) -> dict[str, Any]:
         """The arguments without tensors, by name, as JSON values."""
@@ -554,13 +600,9 @@ class Call(NamedTuple):
         return found
 
     def _names(self) -> Sequence[str]:
-        if self.primitive is not None:
-            names = _attributes(self.primitive).get("input_names")
-            if isinstance(names, list | tuple):
-                return [str(name) for name in names]
-            kind: Any = type(self.primitive)
-            return _signature(kind)
-        return _signature(getattr(gen_ops_prim, self.name, None))
+        names = argument_names(self.name)
+        written = () if self.primitive is None or names else _attributes(self.primitive).get("input_names")
+        return [str(name) for name in written] if isinstance(written, list | tuple) and written else names
 
 
 def skip_reason(call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> SkipReason:
@@ -573,15 +615,6 @@ def skip_reason(call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor])
 
 def may_be_view(name: str) -> bool:
     return name.removesuffix("View") in _VIEWS
-
-
-@functools.cache
-def _signature(kind: Any) -> tuple[str, ...]:
-    try:
-        parameters = list(inspect.signature(kind.__call__).parameters.values())[1:]
-    except (AttributeError, TypeError, ValueError):
-        return ()
-    return tuple(each.name for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL)
 
 
 def _attributes(primitive: Any) -> Mapping[str, Any]:

@@ -83,7 +83,7 @@ def _gathered(tensor: Tensor, element: ElementType, shape: tuple[int, ...], poin
 _MOST_BYTES: Final = 2**31
 """Maximum memory of a step that is kept alive, so that no other tensor gets the same address. Beyond it, the oldest is released."""
 
-_MOST_VIEWS: Final = 16
+_MOST_VIEWS: Final = 64
 """The number of latest views that a tensor is compared with."""
 
 
@@ -147,7 +147,7 @@ class Makers:
         return Memory(number, int(tensor.storage_offset()), tuple(int(step) for step in tensor.stride()))
 
     def viewed(self, tensor: Tensor) -> None:
-        """Note that an operator returned a view."""
+        """Note the result of an operator that may return a view."""
         self._views.append(tensor)
 
     def copied_view(self, tensor: Tensor) -> Tensor | None:

@@ -1,0 +1,458 @@
+"""Runs recorded operators of MindSpore again: as its primitives, in the recorded types or in float64, and those without float64 in numpy.
+
+In a record of compiled code, `slot` is the position among all inputs of the primitive; constants are inputs. In PyNative mode, slots count tensors,
+and the name of the argument gives the position.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+import mindspore as ms
+import numpy as np
+from mindspore._c_expression.typing import type_to_type_id
+from mindspore.ops import operations
+from mindspore.ops.auto_generate import gen_ops_prim
+from mindspore.ops.operations import _grad_ops
+
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer
+from opdump.errors import CannotReplayError
+from opdump.graph import CONSTANT_PREFIX, PYNATIVE
+from opdump.records import OpRecord, TensorRecord, graph_shapes
+
+_DRAWS: Final = re.compile(
+    r"(?:Dropout(?!.*Grad)|Rand|StandardNormal|Normal|Uniform(?!Candidate)|Bernoulli|Multinomial|Gamma$|Poisson|ParameterizedTruncatedNormal"
+    r"|TruncatedNormal|LogUniform|StandardLaplace|InplaceNormal|InplaceUniform|InplaceRandom|InplaceExponential|InplaceBernoulli)"
+)
+_PLAIN: Final = frozenset(
+    {
+        *(
+            "alpha",
+            "axes",
+            "axis",
+            "begin",
+            "beta",
+            "ceil_mode",
+            "chunks",
+            "correction",
+            "depth",
+            "descending",
+            "diagonal",
+            "dilation",
+            "dilations",
+        ),
+        *(
+            "dim",
+            "dim0",
+            "dim1",
+            "dims",
+            "dtype",
+            "end",
+            "end_mask",
+            "eps",
+            "exclusive",
+            "factor",
+            "groups",
+            "keep_dims",
+            "keepdim",
+            "kernel_size",
+        ),
+        *(
+            "k",
+            "largest",
+            "momentum",
+            "multiples",
+            "n",
+            "negative_slope",
+            "num_groups",
+            "num_segments",
+            "offset",
+            "output_padding",
+            "output_size",
+        ),
+        *(
+            "padding",
+            "reduction",
+            "repeats",
+            "reverse",
+            "shape",
+            "shifts",
+            "size",
+            "sorted",
+            "split_size_or_sections",
+            "split_size",
+            "start",
+        ),
+        *("step", "stride", "strides", "threshold", "training", "transposed", "unbiased"),
+    }
+)
+"""Arguments of a call that are numbers, not tensors."""
+_WIDE: Final = frozenset({"float16", "bfloat16", "float32"})
+_NUMBERS_OF_TYPES: Final[Mapping[int, str]] = {
+    type_to_type_id(getattr(ms, name)): name.rstrip("_")
+    for name in ("bool_", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64", "bfloat16")
+}
+"""MindSpore's numbers of types, where an argument is one."""
+_REFUSALS: Final = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError)
+"""Exceptions of MindSpore for arguments that a primitive does not take."""
+_NO_ATTRIBUTES: Final = frozenset(
+    {
+        "dst_type",
+        "is_backend_cast",
+        "left_format",
+        "right_format",
+        "IsFeatureMapInputList",
+        "IsFeatureMapOutput",
+        "input_names",
+        "output_names",
+        "dyn_input_sizes",
+        "side_effect_mem",
+        "graph_shapes",
+        "seen",
+    }
+)
+
+
+@cache
+def _class_of(op_type: str) -> Any:
+    for module in (gen_ops_prim, operations, _grad_ops):
+        found = getattr(module, op_type, None)
+        if isinstance(found, type):
+            return found
+    return None
+
+
+@cache
+def _parameters(op_type: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The names of the arguments of the call and of the constructor of a primitive; None if the call takes any number of arguments."""
+    kind = _class_of(op_type)
+    if kind is None:
+        return None
+    try:
+        call, made = (inspect.signature(each).parameters.values() for each in (kind.__call__, kind.__init__))
+    except (TypeError, ValueError):
+        return None
+    several = inspect.Parameter.VAR_POSITIONAL
+    if any(each.kind is several for each in call):
+        return None
+    return tuple(each.name for each in list(call)[1:]), tuple(
+        each.name for each in list(made)[1:] if each.kind is not several
+    )
+
+
+def argument_names(op_type: str) -> tuple[str, ...]:
+    """The names of all arguments in the order of a graph: those of the call, followed by those of the constructor. Empty if unknown."""
+    found = _parameters(op_type)
+    return () if found is None else (*found[0], *found[1])
+
+
+def places_of(arguments: Mapping[str, Any], slots: int) -> list[tuple[int, int]]:
+    """For each input slot of compiled code, the position of its argument and, in a list of tensors, the position in the list, else -1."""
+    sizes = arguments.get("dyn_input_sizes")
+    places: list[tuple[int, int]] = []
+    for size in sizes if isinstance(sizes, list) else ():
+        number = places[-1][0] + 1 if places else 0
+        places += [(number, place) for place in range(size)] if size >= 0 else [(number, -1)]
+    while len(places) < slots:
+        places.append((places[-1][0] + 1 if places else 0, -1))
+    return places
+
+
+class MindsporeReplayer(Replayer):
+    """Runs operators of MindSpore on the CPU."""
+
+    def draws(self, op: OpRecord) -> bool:
+        return _DRAWS.match(op.op_type) is not None
+
+    def run(
+        self, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], *, dtype: str = "float64"
+    ) -> Replayed:
+        _check(op, inputs)
+        values = _as_read(op, values)
+        by_numpy = _BY_NUMPY.get(op.op_type)
+        if by_numpy is not None and (dtype != AS_RECORDED or op.op_type in _WITHOUT_KERNEL):
+            return Replayed(by_numpy(_Given(op, inputs, values)), "float64")
+        missing = [record for slot, record in inputs.items() if slot not in values and 0 not in record.shape]
+        if missing:
+            raise CannotReplayError(f"the dump does not have the values of {missing[0].name}")
+        try:
+            return Replayed(_by_primitive(op, inputs, values, None if dtype == AS_RECORDED else dtype), dtype)
+        except _REFUSALS as error:
+            if dtype == "float64":  # some kernels take only narrower types
+                return self.run(op, inputs, values, dtype="float32")
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise CannotReplayError(
+                f"MindSpore {ms.__version__} does not run {op.kernel} on these inputs on the CPU: {reason}"
+            ) from error
+
+
+REPLAYER: Final = MindsporeReplayer()
+
+
+def _check(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> None:
+    """Raises CannotReplayError if the operator draws random numbers, or wrote its input before MindSpore dumped it."""
+    if REPLAYER.draws(op):
+        raise CannotReplayError(
+            f"{op.kernel} draws random numbers, and dumps do not contain the state of the generator"
+        )
+    if op.op_type in _IN_PLACE and op.graph_id != PYNATIVE and 0 in inputs and inputs[0].payload is not None:
+        raise CannotReplayError(
+            f"MindSpore dumps {inputs[0].name} after {op.op_name} wrote it, so its value before is not in the dump"
+        )
+
+
+def _as_read(op: OpRecord, values: Mapping[int, Array]) -> dict[int, Array]:
+    """The values in the shapes that the operator reads."""
+    shapes = graph_shapes(op, "input")
+    return {
+        slot: value.reshape(shapes[slot]) if slot in shapes and math.prod(shapes[slot]) == value.size else value
+        for slot, value in values.items()
+    }
+
+
+class _Given:
+    """The arguments of an operator by name: arrays and JSON values."""
+
+    def __init__(self, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array]) -> None:
+        self._op = op
+        self.names = argument_names(op.op_type) or tuple(op.arguments.get("input_names") or ())
+        self.by_place: dict[int, Any] = {}
+        """By the position of the argument; a list of tensors is a list of slots."""
+        taken = self._take_tensors(inputs, values)
+        for name, value in op.arguments.items():
+            place = int(name) if name.isdecimal() else self.names.index(name) if name in self.names else -1
+            if place >= 0 and place not in taken:
+                self.by_place[place] = _decoded(value)
+
+    def _take_tensors(self, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array]) -> set[int]:
+        is_compiled = self._op.graph_id != PYNATIVE
+        places = places_of(self._op.arguments, max(inputs, default=-1) + 1) if is_compiled else []
+        for slot, record in sorted(inputs.items()):
+            name, bracket, _ = record.argument.partition("[")
+            if is_compiled:
+                place, in_list = places[slot]
+                is_listed = in_list >= 0
+            else:
+                same = [each for each, other in inputs.items() if other.argument.partition("[")[0] == name]
+                place = self.names.index(name) if name in self.names else slot
+                is_listed = bool(bracket) or len(same) > 1
+            if slot not in values and 0 not in record.shape:
+                continue
+            value = _Tensor(values.get(slot, np.zeros(record.shape)), record)
+            if is_listed:
+                self.by_place.setdefault(place, []).append(value)
+            else:
+                self.by_place[place] = value
+        return set(self.by_place)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An argument: an array in float64 if it has floats, or a JSON value."""
+        value = self.by_place.get(self.names.index(name)) if name in self.names else self._op.arguments.get(name)
+        if value is None:
+            return default
+        return value.wide if isinstance(value, _Tensor) else value
+
+    def at(self, place: int) -> Any:
+        """The array of an input, in float64 if it has floats. Raises CannotReplayError if the dump lacks it."""
+        value = self.by_place.get(place)
+        if not isinstance(value, _Tensor):
+            raise CannotReplayError(f"the dump does not have input {place} of {self._op.op_name}")
+        return value.wide
+
+
+class _Tensor:
+    """A recorded tensor with other values."""
+
+    def __init__(self, values: Array, record: TensorRecord) -> None:
+        self.values, self.record = values, record
+
+    @property
+    def wide(self) -> Array:
+        return self.values.astype(np.float64) if self.values.dtype.kind == "f" else self.values
+
+    @property
+    def is_constant(self) -> bool:
+        return self.record.source.startswith(CONSTANT_PREFIX)
+
+    def plain(self) -> Any:
+        """The elements as a number or a tuple."""
+        found = self.values.tolist()
+        return tuple(found) if isinstance(found, list) else found
+
+    def tensor(self, floating: str | None) -> ms.Tensor:
+        dtype = self.record.dtype
+        if floating is not None and (dtype in _WIDE or dtype == "float64"):
+            return ms.Tensor(np.ascontiguousarray(self.values, floating).reshape(self.values.shape))
+        if dtype == "bfloat16":
+            return ms.Tensor(np.ascontiguousarray(self.values, np.float32)).astype(ms.bfloat16)
+        if floating is not None and dtype.startswith("complex"):
+            return ms.Tensor(np.asarray(self.values, np.complex128))
+        return ms.Tensor(np.ascontiguousarray(self.values, dtype).reshape(self.values.shape))
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, Mapping) and "float" in value:
+        return float(value["float"])
+    return tuple(_decoded(each) for each in value) if isinstance(value, list) else value
+
+
+def _by_primitive(
+    op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], floating: str | None
+) -> dict[int, Array]:
+    given, known = _Given(op, inputs, values), _parameters(op.op_type)
+    if known is None:
+        primitive, args = _from_attributes(op, given, floating)
+    else:
+        primitive, args = _from_definition(op, given, known, floating)
+    return {slot: _array(each) for slot, each in enumerate(_flat(primitive(*args)))}
+
+
+def _from_definition(
+    op: OpRecord, given: _Given, known: tuple[tuple[str, ...], tuple[str, ...]], floating: str | None
+) -> tuple[Any, list[Any]]:
+    """A primitive made as its class defines, and the arguments of the call."""
+    call, made = known
+    args, options = (
+        [_argument(op, given, place, floating, is_plain=place >= len(call)) for place in places]
+        for places in (range(len(call)), range(len(call), len(call) + len(made)))
+    )
+    named = zip(made, options, strict=True)
+    primitive = _class_of(op.op_type)(**{name: value for name, value in named if value is not _LEFT_OUT})
+    for name, value in op.arguments.items():
+        if name not in given.names and name not in _NO_ATTRIBUTES and _is_attribute(name, value):
+            primitive.add_prim_attr(name, _decoded(value))
+    while args and args[-1] is _LEFT_OUT:
+        args.pop()
+    return primitive, [None if each is _LEFT_OUT else each for each in args]
+
+
+_LEFT_OUT: Final = object()
+
+
+def _is_attribute(name: str, value: Any) -> bool:
+    return not name.isdecimal() and isinstance(value, bool | int | float | str | list)
+
+
+def _argument(op: OpRecord, given: _Given, place: int, floating: str | None, *, is_plain: bool) -> Any:
+    """The argument at this position. `is_plain`: it is no tensor."""
+    value, name = given.by_place.get(place, _LEFT_OUT), given.names[place]
+    is_plain = is_plain or name in _PLAIN
+    if isinstance(value, list):
+        return tuple(each.tensor(floating) for each in value)
+    if isinstance(value, _Tensor):
+        is_number = is_plain and value.is_constant and value.values.ndim <= 1
+        return value.plain() if is_number else value.tensor(floating)
+    if name == "dtype" and value is not _LEFT_OUT:
+        return _type_of(value, floating)
+    if is_plain or op.graph_id == PYNATIVE or not isinstance(value, bool | int | float | tuple):
+        return value
+    return ms.Tensor(np.asarray(value, _first_dtype(given, floating, value)))  # compiled code passes it as a tensor
+
+
+def _first_dtype(given: _Given, floating: str | None, value: Any) -> Any:
+    """The type of a number that compiled code passed as a tensor: that of the first tensor of its kind."""
+    if isinstance(value, bool):
+        return np.bool_
+    for each in given.by_place.values():
+        kind = each.record.dtype if isinstance(each, _Tensor) else ""
+        if kind in _WIDE and floating is not None:
+            return floating
+        if kind and kind != "bool" and not (isinstance(value, float) and "float" not in kind):
+            return np.float32 if kind == "bfloat16" else kind
+    return np.float32 if isinstance(value, float) else np.int64
+
+
+def _type_of(value: Any, floating: str | None) -> Any:
+    """A type of MindSpore for its number or its name. Floats become `floating`, if given."""
+    name = _NUMBERS_OF_TYPES.get(value, "") if isinstance(value, int) else str(value).rpartition(".")[2].lower()
+    if name.startswith(("float", "bfloat")) and floating is not None:
+        name = floating
+    return getattr(ms, {"bool": "bool_"}.get(name, name), value)
+
+
+def _from_attributes(op: OpRecord, given: _Given, floating: str | None) -> tuple[Any, list[Any]]:
+    """A primitive with all recorded attributes, and its inputs."""
+    if _class_of(op.op_type) is None:
+        raise AttributeError(f"it has no primitive {op.op_type}")
+    primitive = ms.ops.Primitive(op.op_type)
+    for name, value in op.arguments.items():
+        if name not in ("graph_shapes", "seen") and _is_attribute(name, value):
+            primitive.add_prim_attr(name, list(value) if name in ("input_names", "output_names") else _decoded(value))
+    args: list[Any] = []
+    for place in range(max(given.by_place, default=-1) + 1):
+        value = given.by_place.get(place)
+        if isinstance(value, list):
+            args.append(tuple(each.tensor(floating) for each in value))
+        else:
+            args.append(value.tensor(floating) if isinstance(value, _Tensor) else value)
+    return primitive, args
+
+
+def _flat(results: Any) -> Sequence[Any]:
+    if isinstance(results, tuple | list):
+        return [each for result in results for each in _flat(result)]
+    return [results]
+
+
+def _array(result: Any) -> Array:
+    if not isinstance(result, ms.Tensor):
+        return np.asarray(result)
+    found: Array = (result.astype(ms.float32) if result.dtype == ms.bfloat16 else result).asnumpy()
+    return found
+
+
+# Operators without a kernel for float64, or with one that computes parts in float32, in numpy.
+
+
+def _layer_norm(given: _Given) -> dict[int, Array]:
+    x, gamma, beta = (given.at(place) for place in range(3))
+    axes = tuple(range(int(given.get("begin_norm_axis", 1)) % x.ndim, x.ndim))
+    mean = x.mean(axes, keepdims=True)
+    variance = ((x - mean) ** 2).mean(axes, keepdims=True)
+    scale = 1 / np.sqrt(variance + given.get("epsilon", 1e-7))
+    return {0: (x - mean) * scale * gamma + beta, 1: mean, 2: variance}
+
+
+def _layer_norm_grad(given: _Given) -> dict[int, Array]:
+    x, dout, variance, mean, gamma = (given.at(place) for place in range(5))
+    scale = 1 / np.sqrt(variance + given.get("epsilon", 1e-7))
+    first = int(given.get("begin_norm_axis", 1)) % x.ndim
+    axes, outer = tuple(range(first, x.ndim)), tuple(range(int(given.get("begin_params_axis", 1)) % x.ndim))
+    normal, scaled = (x - mean) * scale, dout * gamma
+    dx = scale * (scaled - scaled.mean(axes, keepdims=True) - normal * (scaled * normal).mean(axes, keepdims=True))
+    return {0: dx, 1: (dout * normal).sum(outer), 2: dout.sum(outer)}
+
+
+def _softmax_backward(given: _Given) -> dict[int, Array]:
+    gradient, out = given.at(0), given.at(1)
+    return {0: out * (gradient - (gradient * out).sum(int(given.get("dim", -1)), keepdims=True))}
+
+
+def _sgd(given: _Given) -> dict[int, Array]:
+    weight, gradient, rate = given.at(0), given.at(1), given.at(2)
+    momentum = float(given.at(4)) if 4 in given.by_place else 0.0
+    gradient = gradient + float(given.get("weight_decay", 0.0)) * weight
+    if momentum:
+        before, is_first = given.at(3), given.at(5) > 0
+        damped = (1.0 - float(given.get("dampening", 0.0))) * gradient
+        moment = np.where(is_first, gradient, momentum * before + damped)
+        gradient = gradient + momentum * moment if given.get("nesterov") else moment
+    return {0: weight - rate * gradient}
+
+
+_BY_NUMPY: Final[Mapping[str, Any]] = {
+    "AssignAdd": lambda given: {0: given.at(0) + given.get("value")},
+    "AssignSub": lambda given: {0: given.at(0) - given.get("value")},
+    "LayerNorm": _layer_norm,
+    "LayerNormGrad": _layer_norm_grad,
+    "SGD": _sgd,
+    "SoftmaxBackward": _softmax_backward,
+}
+_IN_PLACE: Final = frozenset({"AssignAdd", "AssignSub", "SGD"})
+_WITHOUT_KERNEL: Final = frozenset({*_IN_PLACE, "SoftmaxBackward"})
+"""Types that are only computed in numpy: they write their input, or MindSpore has no primitive that runs on the CPU."""
