@@ -229,6 +229,15 @@ class ObservationPlan:
         """The value that an operator assigns to a variable."""
         if is_assignment(op.op_type):
             return op.inputs[1]
+        for each in self._program.operators:
+            if (
+                each.op_type == "ReadVariableOp"
+                and f"^{op.name}" in each.node.input
+                and self._need(each.outputs[0].key)
+            ):
+                same = self._program.resolved(each.inputs[0].key) == self._program.resolved(op.inputs[0].key)
+                if same and writes_variable(op.op_type):
+                    return each.outputs[0]
         if op.op_type not in _SUMS or before is None:
             return None
         name, given = f"{op.name}/opdump_value", op.inputs[1]
