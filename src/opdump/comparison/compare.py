@@ -95,11 +95,7 @@ def _result(names: tuple[str, str], judged: dict[int, Judgement], executor: Exec
     pairs, missing = _table(found, executor, tell)
     differing, by_statistics, inherited = _counts(pairs)
     matched, unmatched, most = _sizes(found)
-    # Two results that stand for each other relate the programs, even if one runs everything in a single fused operator.
-    have_common_results = any(
-        suspect.kind == "result" for each in found if each.of_frameworks for suspect in each.suspects
-    )
-    are_unrelated = are_unrelated_programs(matched, most) and not have_common_results
+    are_unrelated = are_unrelated_programs(matched, most) and not _have_common_results(found)
     suspects = [] if are_unrelated else _suspects_of(found)
     are_identical = not (unmatched or differing or any(each.of_frameworks for each in found))
     nearest = distinct(each.nearest for each in found) if are_unrelated else []
@@ -122,6 +118,11 @@ def _result(names: tuple[str, str], judged: dict[int, Judgement], executor: Exec
         missing_metrics=missing,
         why=_why(found) if are_unrelated and not matched else "",
     )
+
+
+def _have_common_results(found: Sequence[Judgement]) -> bool:
+    """Whether two results stand for each other. This relates two programs even if one runs everything in a single fused operator."""
+    return any(suspect.kind == "result" for each in found if each.of_frameworks for suspect in each.suspects)
 
 
 def _sizes(found: Sequence[Judgement]) -> tuple[int, int, int]:
