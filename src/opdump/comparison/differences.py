@@ -389,10 +389,15 @@ def _layouts(one: tuple[int, ...], other: tuple[int, ...]) -> Iterator[TensorLay
             inverse = tuple(axes.index(axis) for axis in range(len(axes)))
             yield TensorLayout(tuple(long_a[axis] for axis in axes), inverse, one)
     if one == other and len(one) == _IMAGE_AXES:
-        batch, channels, *sizes = one
-        for block in (each for each in _BLOCKS if channels % each == 0):
-            yield TensorLayout((batch, channels // block, *sizes, block), (0, 1, 4, 2, 3), one)
-            yield TensorLayout((batch, channels // block, block, *sizes), (0, 1, 3, 4, 2), one)
+        yield from _blocked_layouts(one)
+
+
+def _blocked_layouts(shape: tuple[int, ...]) -> Iterator[TensorLayout]:
+    """Yield the layouts of an image whose channels are in blocks in B or in A."""
+    batch, channels, *sizes = shape
+    for block in (each for each in _BLOCKS if channels % each == 0):
+        yield TensorLayout((batch, channels // block, *sizes, block), (0, 1, 4, 2, 3), shape)
+        yield TensorLayout((batch, channels // block, block, *sizes), (0, 1, 3, 4, 2), shape)
 
 
 # Searches for the elements of a tensor in other tensors, because one program may have in parts what another has as a whole. Among many
