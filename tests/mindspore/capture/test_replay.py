@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import mindspore as ms
 import numpy as np
@@ -90,7 +90,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Dumps:
     return Dumps(tmp_path_factory.mktemp("dumps"))
 
 
-def differences(node: Node, values: dict[int, np.ndarray]) -> list[str]:  # type: ignore[type-arg]
+def differences(node: Node, values: dict[int, np.ndarray[Any, Any]]) -> list[str]:
     """Why the operator does not give what was recorded: by bits in the recorded types, within rounding in float64."""
     found = []
     for dtype in ("recorded", "float64"):

@@ -426,8 +426,9 @@ class ProgramSessions:
             self._begin_next()
             return place
         order, executions = self._of_step.order, self._of_step.executions
-        if isinstance(self._beside, SupportsOrder):
-            order = iter(self._beside.next_order, -1)
+        steps: object = self._beside
+        if isinstance(steps, SupportsOrder):
+            order = iter(steps.next_order, -1)
         return RunPlace(self.step, ends_step=False, order=order, executions=executions, called_at=called_at)
 
     def record(self, run: Callable[[], object], model_id: int) -> None:
