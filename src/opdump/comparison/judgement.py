@@ -286,7 +286,11 @@ class _RankJudge:
         graphs = judge_graphs(a, b, alignment)
         _add_graphs(found, graphs)
         found.suspects = [*(each for each in judged.suspects if not graphs.judged(each)), *graphs.suspects]
-        is_replayable = any(can_be_replayed(node.op) for trace in (a, b) for node in trace.nodes)
+        nodes = [*a.nodes, *b.nodes]
+        # The results of code that XLA compiled show its differences; its operators are not recorded.
+        is_replayable = any(can_be_replayed(node.op) for node in nodes) and not any(
+            node.op.op_type == "XlaLaunch" for node in nodes
+        )
         self._weigh_by_results(a, b, alignment, graphs, None if is_replayable else self._by_statistics.spread)
         found.suspects = found.suspects or not_finite(a, b, alignment) or unexplained_by_statistics(a, b, alignment)
         _add_new(found.without_effect, (f"{each.other.op.op_name}: {each.told}" for each in judged.without_effect))
