@@ -215,6 +215,34 @@ def only(trace: Trace, selects: Callable[[str, str], bool]) -> Trace:
     )
 
 
+def have_rewritten_graphs(a: Trace, b: Trace) -> bool:
+    """Whether TensorFlow ran the programs in different modes: few operators have the same name. A graph is rewritten before it runs, so
+    its operators run again on the recorded inputs would be compared with what other operators made.
+    """
+    names = [{node.op.op_name for node in trace.nodes if node.op.kernel.startswith("tf::")} for trace in (a, b)]
+    return all(names) and len(names[0] & names[1]) < _SAME_MODE * min(map(len, names))
+
+
+_SAME_MODE: Final = 0.5
+"""Two programs ran in the same mode if at least this share of the smaller one's operators has the same names."""
+
+
+def without_evidence(trace: Trace) -> Trace:
+    """The trace of a TensorFlow program with operators that cannot be run again, and without the values of variables at their handles."""
+    return replace(trace, nodes=[_without_evidence(node) for node in trace.nodes])
+
+
+def _without_evidence(node: Node) -> Node:
+    handles = {slot for slot, record in node.inputs.items() if record.memory is not None}
+    return replace(
+        node,
+        op=replace(node.op, kernel=node.op.kernel.removeprefix(_WITH_VARIABLES)),
+        inputs={slot: record for slot, record in node.inputs.items() if slot not in handles},
+        outputs={slot: record for slot, record in node.outputs.items() if record.memory is None},
+        makers={slot: maker for slot, maker in node.makers.items() if slot not in handles},
+    )
+
+
 def _renumbered(nodes: Sequence[Node]) -> list[Node]:
     """Renumber a subset of nodes from 0, and drop makers outside of it."""
     places = {node.index: place for place, node in enumerate(nodes)}
