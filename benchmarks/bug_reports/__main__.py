@@ -71,9 +71,9 @@ REPORTS: Final = [
         12071 ; gradient of norm at zero and at 1e-19 ; origin: SqrtGrad|RealDiv|Reciprocal|Inv
         20091 ; gradient through where, division by zero not selected ; origin: RealDiv
         20355 ; gradient through where, reciprocal not selected ; origin: RealDiv
-        22048 ; gradient of clip_by_norm at zero ; origin: SqrtGrad|RealDiv
+        22048 ; gradient of clip_by_norm at zero, mended in 2.21 ; rounding
         38349 ; gradient through where with sqrt(0) not selected ; origin: RealDiv|SqrtGrad
-        55814 ; log of softmax with zeros ; origin: Log
+        55814 ; log of softmax with zeros, a function against eager ; cause: Log|LogSoftmax|Softmax
         56181 ; image.resize in a function ; rounding
         57959 ; matrix_rank of huge numbers ; origin: Mul|Svd|Max|AddV2
         58752 ; tan(cosh(cosh(x))) compiled ; cause: XlaLaunch|Tan|Cosh
