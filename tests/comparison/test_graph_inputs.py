@@ -52,7 +52,7 @@ def test_a_constant_of_the_program_stays_an_input() -> None:
     assert as_read(add, inputs) == (add, inputs)
 
 
-def test_a_parameter_after_its_update_was_not_read() -> None:
+def test_a_parameter_after_its_update_was_not_read_and_its_value_before_is_unknown() -> None:
     momentum = op("ApplyMomentum")
     weight = np.ones((2, 3), np.float32)
     inputs = {
@@ -62,7 +62,8 @@ def test_a_parameter_after_its_update_was_not_read() -> None:
         3: read(momentum, 3, weight, "Gradients/Default/MatMul-op0:0"),
     }
     _, kept = as_read(momentum, inputs)
-    assert list(kept) == [2, 3]
+    assert list(kept) == [0, 2, 3]
+    assert (kept[0].payload, kept[0].statistics) == (None, {})
 
 
 @pytest.mark.parametrize(

@@ -312,10 +312,10 @@ def test_children_of_another_framework_are_counted_and_reported(tmp_path: Path) 
 
 
 def test_forked_children_that_import_another_framework_and_run_nothing_of_this_one_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "onnxruntime.py").write_text("__version__ = '1.31.1'\n")
+    (tmp_path / "tensorflow.py").write_text("__version__ = '2.21.0'\n")
     body = """
     train(0)
-    for work in ('import onnxruntime', 'import onnxruntime; train(1)', 'pass'):
+    for work in ('import tensorflow', 'import tensorflow; train(1)', 'pass'):
         if (process := os.fork()) == 0:
             exec(work)
             os._exit(0)
@@ -324,7 +324,7 @@ def test_forked_children_that_import_another_framework_and_run_nothing_of_this_o
     _, report = run(tmp_path, body)
     assert sorted(child["end"] for child in report["children"]) == ["ended", "ended", "not captured"]
     assert report["warnings"] == [
-        "1 child process not captured: they import onnxruntime and ran nothing of torch, which this run captures"
+        "1 child process not captured: they import tensorflow and ran nothing of torch, which this run captures"
     ]
 
 

@@ -303,7 +303,8 @@ def awaiting_children(plan: DumpPlan, *, framework: str, eager: bool, children: 
             STATE.awaiting = None
 
 
-_OTHERS: Final = frozenset({"torch", "tensorflow", "onnxruntime"})
+_OTHERS: Final = frozenset({"torch", "tensorflow"})
+"""Frameworks that are not captured beside another one."""
 _OTHER: Final = "other"
 """The token of the note by a process that has only imported a different framework so far."""
 
