@@ -491,12 +491,9 @@ def _is_given_to_writer(trace: Trace, place: Place) -> bool:
     return place[1] < 0 and _is_of_graph(trace.nodes[place[0]])
 
 
-_OF_GRAPHS: Final = ("mindspore::", "tf::")
-
-
 def _is_of_graph(node: Node) -> bool:
     """Whether the node's framework uses handles: reading a variable or the next batch has no input, and writing a variable has no output."""
-    return bool(node.op.kernel) and ("::" not in node.op.kernel or node.op.kernel.startswith(_OF_GRAPHS))
+    return bool(node.op.kernel) and ("::" not in node.op.kernel or node.op.kernel.startswith("mindspore::"))
 
 
 def _is_as_made(trace: Trace, node: Node, slot: int) -> bool:

@@ -6,18 +6,15 @@ Each signature (a session's set of fetches, a traced function, the eager program
 
 from __future__ import annotations
 
-import gc
 import itertools
-import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import tensorflow as tf
-from tensorflow.python.ops import resource_variable_ops
 
 from opdump.adapters.base import DumpComplete
 from opdump.adapters.graph_runtime import GraphRun, RunEmitter, UniqueNames
@@ -25,11 +22,9 @@ from opdump.adapters.host import HostRuntime
 from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.graphs.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stacks
-from opdump.graph import PARAMETER_PREFIX
 from opdump.plan.selection import ModelFilter, ModelSelection
 from opdump.plan.unmatched_names import ListMatches, with_nearest
 from opdump.recorder import Recorder
-from opdump.records import Memory
 
 if TYPE_CHECKING:
     from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
@@ -83,63 +78,6 @@ class FailuresOfRuns(Protocol):
     def record(self, error: BaseException, failed: FailedRun) -> None: ...
 
 
-class Variables:
-    """The variables of the eager program, by the identity of their handle: a number, and a name that no other variable has."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-        self._names: dict[int, str] = {}
-        self._taken: set[str] = set()
-
-    def memory(self, variable: Hashable, shape: Sequence[int]) -> Memory:
-        """The location of the value of a variable among the tensors of a step. A variable of a session is identified by its name."""
-        steps = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        return Memory(self._numbers.setdefault(variable, len(self._numbers)), 0, steps)
-
-    def source(self, handle: int) -> str:
-        """The source of the value of a variable in records; empty if the handle does not belong to a variable."""
-        if handle not in self._names:
-            self._find()
-        name = self._names.setdefault(handle, "")
-        return f"{PARAMETER_PREFIX}{name}" if name else ""
-
-    def _find(self) -> None:
-        """Give names to all variables that exist, in the order of their creation."""
-        found: dict[int, str] = {}
-        for each in objects_of(resource_variable_ops.BaseResourceVariable):
-            handle: Any = getattr(each, "_handle", None)
-            if hasattr(handle, "_id"):
-                found.setdefault(handle._id, str(each._handle_name))
-        for handle in sorted(found.keys() - self._names.keys()):
-            name = base = found[handle].partition(":")[0] or "Variable"
-            number = 0
-            while name in self._taken:
-                number += 1
-                name = f"{base}_{number}"
-            self._taken.add(name)
-            self._names[handle] = name
-
-
-def objects_of(kind: type) -> Iterator[Any]:
-    """All living objects of a class. Its subclasses are looked up once, because that takes long for an abstract class."""
-    known: dict[type, bool] = {}
-    for each in gc.get_objects():
-        own = type(each)  # `isinstance` would call properties of the program's objects
-        if own not in known:
-            known[own] = issubclass(own, kind)
-        if known[own]:
-            yield each
-
-
-@dataclass(slots=True)
-class EagerTensors:
-    """What is known of the tensors of the eager program in a step, by their identity."""
-
-    makers: dict[int, str] = field(default_factory=dict)
-    follow_backward: set[int] = field(default_factory=set)
-    """Tensors that were computed from gradients, including these."""
-
-
 class Capture:
     """One recorder, and the models found under it.
 
@@ -173,11 +111,6 @@ class Capture:
         self.operators_met: set[str] | None = None
         """Names of the operators of dumped sessions; None if there was none."""
         self.stacks = Stacks()
-        self.variables = Variables()
-        self.records_variables = not self.plan.layout_facts.by_model
-        """Whether records have the values of variables. Dumps in the layout of devices have none, because a handle has no data there."""
-        self.eager = EagerTensors()
-        """The tensors of the running step of the eager program."""
         self._stop_after_dump = stop_after_dump
         self._emitter = RunEmitter(recorder, rank_id=rank_id, device_id=device_id)
         self._names: dict[int, UniqueNames] = {}
