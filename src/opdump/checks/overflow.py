@@ -48,7 +48,7 @@ CUBE: Final = 0x400
 # The frameworks whose operators are known by name. Users write further operators for PyTorch.
 _NAMESPACES: Final = (
     *("aten", "prims", "c10d", "_c10d", "ai.onnx", "onnx"),
-    *("com.microsoft", "com.ms.internal", "higher_order"),
+    *("com.microsoft", "com.ms.internal", "higher_order", "mindspore"),
 )
 _FOREACH: Final = "_foreach_"
 # Buffers that are written and not read.

@@ -350,8 +350,11 @@ class AscendWriter(RankWriter):
         return _name_before_time(op.op_type, op.op_name, op.task_id, stream_id)
 
     def _is_api_call(self, op: OpRecord) -> bool:
-        """Whether it is a dispatched operator of an eager framework outside of every model: `aten::add.Tensor`."""
-        return self.plan.files_api_calls and not op.net_name and "::" in op.kernel
+        """Whether it is a dispatched operator of an eager framework outside of every model: `aten::add.Tensor`. Operators of MindSpore keep
+        their names: `mindspore::ReLU`.
+        """
+        namespace, is_dispatched, _ = op.kernel.partition("::")
+        return bool(is_dispatched) and namespace != "mindspore" and self.plan.files_api_calls and not op.net_name
 
     def _home(self, op: OpRecord) -> str:
         """The directory of the device with the index."""
