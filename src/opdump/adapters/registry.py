@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
@@ -48,10 +49,11 @@ def is_used_by_program(framework: str) -> bool:
     loaded = sys.modules.get(framework)
     if loaded is None:
         return False
-    own = _PART_OF.get(framework, frozenset({framework, "opdump"}))
-    without = own | sys.stdlib_module_names
+    without = {framework, "opdump"}.union(sys.stdlib_module_names, *_PART_OF.values())
     modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] not in without]
-    return any(_holds(module, loaded, framework) or _imports(module, framework) for module in modules)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of deprecated objects, which warn when they are looked at
+        return any(_holds(module, loaded, framework) or _imports(module, framework) for module in modules)
 
 
 def _holds(module: ModuleType | None, loaded: ModuleType, framework: str) -> bool:
