@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.diagnosis.__main__ import main
-from benchmarks.diagnosis.programs import Edit, Program, marks, networks
+from benchmarks.diagnosis.programs import FRAMEWORKS, Edit, Program, marks, networks
 from benchmarks.diagnosis.running import Dumps, Workers, scores_of
 from benchmarks.diagnosis.scoring import is_exact, table
 from benchmarks.diagnosis.suite import KINDS, Pair, clean_pairs, every_pair, fault_pairs, faults
@@ -26,6 +26,16 @@ def test_every_fault_changes_one_line_and_its_truth_can_be_read(network: str) ->
         assert sum(one != other for one, other in zip(sound, faulty, strict=True)) == 1, pair.name
         compile(pair.b.source(), pair.b.file, "exec")
         assert all(place.lines or place.name for place in pair.truth if "*" not in place.phases), pair.name
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS[1:])
+def test_every_pair_of_another_framework_can_run(framework: str) -> None:
+    pairs = every_pair(framework)
+    assert any(pair.truth for pair in pairs)
+    assert not all(pair.truth for pair in pairs)
+    for pair in pairs:
+        for program in (pair.a, pair.b):
+            compile(program.source(), program.file, "exec")
 
 
 def test_every_kind_of_fault_is_planted_often_and_many_in_refactored_programs() -> None:

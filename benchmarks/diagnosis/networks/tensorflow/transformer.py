@@ -79,9 +79,7 @@ def train(ids, targets):
         loss = loss_of(ids, targets)
     gradients = [tf.convert_to_tensor(each) for each in tape.gradient(loss, weights)]  # <gradient>
     gradients, _ = tf.clip_by_global_norm(gradients, 1.0)  # <clip>
-    updates = [
-        each.assign_sub(0.1 * (gradient + 0.01 * each)) for each, gradient in zip(weights, gradients)
-    ]  # <update>
+    updates = [each.assign_sub(0.1 * (grad + 0.01 * each)) for each, grad in zip(weights, gradients)]  # <update>
     with tf.control_dependencies(updates):
         return tf.identity(loss)
 
