@@ -130,7 +130,9 @@ class Runs:
 
     def dump(self, report: Report, variant: str, path: str) -> str:
         """Record one variant. Returns what the program printed."""
-        done = self._run("run", "--full", "--path", path, self._program, str(report.number), variant)
+        done = self._run(
+            "run", "--full", "--path", path, self._program, str(report.number), variant, cwd=str(Path(path).parent)
+        )
         if done.returncode:
             raise SystemExit(f"{report.framework} {report.number} {variant} failed:\n{done.stderr}")
         return done.stdout.strip()
@@ -138,9 +140,10 @@ class Runs:
     def answer(self, command: str, *paths: str) -> Any:
         return json.loads(self._run(command, *paths, "--json").stdout)
 
-    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def _run(self, *arguments: str, cwd: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Programs run in the folder of their dump, because a compiler may leave files in the working directory."""
         command = [self._python, "-m", "opdump", *arguments]
-        return subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        return subprocess.run(command, env=self._environment, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 def answered(report: Report, runs: Runs) -> tuple[str, bool]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 NETWORKS: Final = Path(__file__).parent / "networks"
+SHARED: Final = {"torch": "faults", "onnx": "model"}
+"""The module of a framework that its scripts import; it lies beside them when they run."""
 FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mindspore", "onnx")
 _MARK: Final = re.compile(r"  # <([\w-]+)>$")
 _MODE: Final = re.compile(r'MODE = "(\w+)"')
@@ -23,7 +25,7 @@ _MODE: Final = re.compile(r'MODE = "(\w+)"')
 def networks(framework: str = "torch") -> tuple[str, ...]:
     """The names of the networks of a framework, without their refactored twins."""
     stems = (path.stem for path in (NETWORKS / framework).glob("*.py"))
-    return tuple(sorted(stem for stem in stems if not stem.endswith("_twin") and stem != "faults"))
+    return tuple(sorted(stem for stem in stems if not stem.endswith("_twin") and stem != SHARED.get(framework)))
 
 
 @dataclass(frozen=True, slots=True)

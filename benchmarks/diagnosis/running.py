@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.diagnosis.programs import NETWORKS, Program
+from benchmarks.diagnosis.programs import NETWORKS, SHARED, Program
 from benchmarks.diagnosis.scoring import Score, scored
 from benchmarks.diagnosis.suite import Pair
 from benchmarks.diagnosis.worker import Worker
@@ -81,8 +81,8 @@ class Dumps:
             if not path.exists():
                 folder.mkdir(parents=True, exist_ok=True)
                 path.write_text(program.source())
-                if program.framework == "torch":
-                    shutil.copy(NETWORKS / "torch" / "faults.py", folder)
+                if program.framework in SHARED:
+                    shutil.copy(NETWORKS / program.framework / f"{SHARED[program.framework]}.py", folder)
         return path
 
     def made(self, worker: Worker, program: Program, mode: str) -> Path:

@@ -159,8 +159,13 @@ def test_a_run_is_recorded_and_its_answer_stays(program: Callable[[], list[Array
 def test_a_model_file_that_is_removed_after_loading_is_recorded(weights_outside: bool, tmp_path: Path) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
-    external = {"save_as_external_data": True, "location": "weights", "size_threshold": 0} if weights_outside else {}
-    onnx.save_model(network(), folder / "removed.onnx", **external)  # type: ignore[arg-type]
+    onnx.save_model(
+        network(),
+        folder / "removed.onnx",
+        save_as_external_data=weights_outside,
+        location="weights" if weights_outside else None,
+        size_threshold=0,
+    )
     plain = run_plainly()
     with opdump.capture(path=tmp_path / "dump", saved_data="full", framework="onnxruntime") as dump:
         session = onnxruntime.InferenceSession(folder / "removed.onnx", providers=CPU)

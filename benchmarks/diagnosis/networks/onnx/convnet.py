@@ -1,28 +1,12 @@
 """A classifier of images: convolutions, batch normalisation, pooling and a residual block."""
 
 import numpy as np
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from model import Model
 
 MODE = "disabled"  # <mode>
 
-random = np.random.default_rng(1)
-nodes, weights = [], []
-
-
-def fixed(name, value, dtype=np.float32):
-    weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-    return name
-
-
-def weight(name, *shape, scale=0.3):
-    return fixed(name, random.standard_normal(shape) * scale)
-
-
-def op(kind, *inputs, name, outputs=1, **attributes):
-    made = [name] if outputs == 1 else [f"{name}.{number}" for number in range(outputs)]
-    nodes.append(helper.make_node(kind, inputs, made, name, **attributes))
-    return made[0] if outputs == 1 else made
+model = Model(seed=1)
+random, fixed, weight, op = model.random, model.fixed, model.weight, model.op
 
 
 def unit(x, name, channels_in, channels, **attributes):
@@ -56,20 +40,7 @@ x = op("Flatten", x, name="flat")  # <flat>
 x = op("Gemm", x, weight("head.weight", 8, 10), weight("head.bias", 10), name="head")  # <head>
 shares = op("Softmax", x, name="shares", axis=1)  # <shares>
 
-real = TensorProto.FLOAT
-graph = helper.make_graph(
-    nodes,
-    "convnet",
-    [helper.make_tensor_value_info("images", real, [2, 3, 24, 24])],
-    [helper.make_tensor_value_info(value, real, None) for value in (shares,)],
-    weights,
-)
-model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-options = onnxruntime.SessionOptions()
-levels = onnxruntime.GraphOptimizationLevel
-options.graph_optimization_level = {"disabled": levels.ORT_DISABLE_ALL, "all": levels.ORT_ENABLE_ALL}[MODE]
-options.intra_op_num_threads = 1
-session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+session = model.session(MODE, [("images", np.float32, [2, 3, 24, 24])], [shares])
 for step in range(2):
     images = random.random((2, 3, 24, 24)) * 255  # <images>
     feeds = {"images": images.astype(np.float32)}  # <feeds>

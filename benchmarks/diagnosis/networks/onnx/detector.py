@@ -1,28 +1,12 @@
 """A detection head: features at two scales, boxes from anchors, and the suppression of overlapping boxes."""
 
 import numpy as np
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from model import Model
 
 MODE = "disabled"  # <mode>
 
-random = np.random.default_rng(5)
-nodes, weights = [], []
-
-
-def fixed(name, value, dtype=np.float32):
-    weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-    return name
-
-
-def weight(name, *shape, scale=0.3):
-    return fixed(name, random.standard_normal(shape) * scale)
-
-
-def op(kind, *inputs, name, outputs=1, **attributes):
-    made = [name] if outputs == 1 else [f"{name}.{number}" for number in range(outputs)]
-    nodes.append(helper.make_node(kind, inputs, made, name, **attributes))
-    return made[0] if outputs == 1 else made
+model = Model(seed=5)
+random, fixed, weight, op = model.random, model.fixed, model.weight, model.op
 
 
 CHANNELS, SIZE, CLASSES = 6, 8, 3
@@ -104,27 +88,7 @@ areas = op(
 )  # <areas>
 result = op("Mul", best, areas, name="result")  # <result>
 
-real = TensorProto.FLOAT
-graph = helper.make_graph(
-    nodes,
-    "detector",
-    [helper.make_tensor_value_info("images", real, [2, 3, 16, 16])],
-    [
-        helper.make_tensor_value_info(value, real, None)
-        for value in (
-            result,
-            scores,
-            boxes,
-        )
-    ],
-    weights,
-)
-model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-options = onnxruntime.SessionOptions()
-levels = onnxruntime.GraphOptimizationLevel
-options.graph_optimization_level = {"disabled": levels.ORT_DISABLE_ALL, "all": levels.ORT_ENABLE_ALL}[MODE]
-options.intra_op_num_threads = 1
-session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+session = model.session(MODE, [("images", np.float32, [2, 3, 16, 16])], [result, scores, boxes])
 for step in range(2):
     images = random.random((2, 3, 16, 16)) * 2 - 1  # <images>
     feeds = {"images": images.astype(np.float32)}  # <feeds>

@@ -1,28 +1,12 @@
 """A step of a diffusion model: time embedding, group normalisation, down- and upsampling, and the update of the sample."""
 
 import numpy as np
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from model import Model
 
 MODE = "disabled"  # <mode>
 
-random = np.random.default_rng(4)
-nodes, weights = [], []
-
-
-def fixed(name, value, dtype=np.float32):
-    weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-    return name
-
-
-def weight(name, *shape, scale=0.3):
-    return fixed(name, random.standard_normal(shape) * scale)
-
-
-def op(kind, *inputs, name, outputs=1, **attributes):
-    made = [name] if outputs == 1 else [f"{name}.{number}" for number in range(outputs)]
-    nodes.append(helper.make_node(kind, inputs, made, name, **attributes))
-    return made[0] if outputs == 1 else made
+model = Model(seed=4)
+random, fixed, weight, op = model.random, model.fixed, model.weight, model.op
 
 
 WIDTH = 8
@@ -63,20 +47,7 @@ clean = op("Sub", "x", step_size, name="clean")  # <clean>
 sample = op("Mul", clean, fixed("gain", 1 / np.sqrt(0.9)), name="sample")  # <sample>
 sample = op("Clip", sample, fixed("least", -3.0), fixed("most", 3.0), name="bounded")  # <bounded>
 
-real = TensorProto.FLOAT
-graph = helper.make_graph(
-    nodes,
-    "diffusion",
-    [helper.make_tensor_value_info("x", real, [2, 2, 8, 8]), helper.make_tensor_value_info("time", real, [2, 1])],
-    [helper.make_tensor_value_info(value, real, None) for value in (sample,)],
-    weights,
-)
-model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-options = onnxruntime.SessionOptions()
-levels = onnxruntime.GraphOptimizationLevel
-options.graph_optimization_level = {"disabled": levels.ORT_DISABLE_ALL, "all": levels.ORT_ENABLE_ALL}[MODE]
-options.intra_op_num_threads = 1
-session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+session = model.session(MODE, [("x", np.float32, [2, 2, 8, 8]), ("time", np.float32, [2, 1])], [sample])
 for step in range(2):
     image = random.standard_normal((2, 2, 8, 8)).astype(np.float32)  # <image>
     feeds = {"x": image, "time": np.array([[10.0], [40.0]], np.float32)}  # <feeds>

@@ -1,28 +1,12 @@
 """A block with a mixture of experts: routing by the two largest scores, experts with gated activations."""
 
 import numpy as np
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from model import Model
 
 MODE = "disabled"  # <mode>
 
-random = np.random.default_rng(3)
-nodes, weights = [], []
-
-
-def fixed(name, value, dtype=np.float32):
-    weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-    return name
-
-
-def weight(name, *shape, scale=0.3):
-    return fixed(name, random.standard_normal(shape) * scale)
-
-
-def op(kind, *inputs, name, outputs=1, **attributes):
-    made = [name] if outputs == 1 else [f"{name}.{number}" for number in range(outputs)]
-    nodes.append(helper.make_node(kind, inputs, made, name, **attributes))
-    return made[0] if outputs == 1 else made
+model = Model(seed=3)
+random, fixed, weight, op = model.random, model.fixed, model.weight, model.op
 
 
 TOKENS, WIDTH, EXPERTS, INNER = 6, 8, 4, 12
@@ -55,20 +39,7 @@ for expert, gate in enumerate(parts):
     result = h if result is None else op("Add", result, h, name=f"{name}/sum")  # <sum>
 result = op("Add", "x", result, name="residual")  # <residual>
 
-real = TensorProto.FLOAT
-graph = helper.make_graph(
-    nodes,
-    "experts",
-    [helper.make_tensor_value_info("x", real, [6, 8])],
-    [helper.make_tensor_value_info(value, real, None) for value in (result,)],
-    weights,
-)
-model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-options = onnxruntime.SessionOptions()
-levels = onnxruntime.GraphOptimizationLevel
-options.graph_optimization_level = {"disabled": levels.ORT_DISABLE_ALL, "all": levels.ORT_ENABLE_ALL}[MODE]
-options.intra_op_num_threads = 1
-session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+session = model.session(MODE, [("x", np.float32, [6, 8])], [result])
 for step in range(2):
     rows = random.standard_normal((TOKENS, WIDTH))  # <rows>
     feeds = {"x": rows.astype(np.float32)}  # <feeds>

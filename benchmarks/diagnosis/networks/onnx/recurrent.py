@@ -1,28 +1,12 @@
 """A tagger of sequences: an embedding, a bidirectional LSTM, a GRU and attention over time."""
 
 import numpy as np
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from model import Model
 
 MODE = "disabled"  # <mode>
 
-random = np.random.default_rng(2)
-nodes, weights = [], []
-
-
-def fixed(name, value, dtype=np.float32):
-    weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-    return name
-
-
-def weight(name, *shape, scale=0.3):
-    return fixed(name, random.standard_normal(shape) * scale)
-
-
-def op(kind, *inputs, name, outputs=1, **attributes):
-    made = [name] if outputs == 1 else [f"{name}.{number}" for number in range(outputs)]
-    nodes.append(helper.make_node(kind, inputs, made, name, **attributes))
-    return made[0] if outputs == 1 else made
+model = Model(seed=2)
+random, fixed, weight, op = model.random, model.fixed, model.weight, model.op
 
 
 TOKENS, BATCH, WIDTH, VOCABULARY = 7, 2, 6, 15
@@ -58,23 +42,7 @@ mixed = op("Mul", x, shares, name="mixed")  # <mixed>
 pooled = op("ReduceSum", mixed, fixed("time", [0], np.int64), name="pooled", keepdims=0)  # <pooled>
 result = op("Tanh", op("MatMul", pooled, weight("head.weight", WIDTH, 4), name="head"), name="result")  # <result>
 
-real = TensorProto.FLOAT
-graph = helper.make_graph(
-    nodes,
-    "recurrent",
-    [
-        helper.make_tensor_value_info("ids", TensorProto.INT64, [7, 2]),
-        helper.make_tensor_value_info("lengths", TensorProto.INT32, [2]),
-    ],
-    [helper.make_tensor_value_info(value, real, None) for value in (result,)],
-    weights,
-)
-model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-options = onnxruntime.SessionOptions()
-levels = onnxruntime.GraphOptimizationLevel
-options.graph_optimization_level = {"disabled": levels.ORT_DISABLE_ALL, "all": levels.ORT_ENABLE_ALL}[MODE]
-options.intra_op_num_threads = 1
-session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+session = model.session(MODE, [("ids", np.int64, [7, 2]), ("lengths", np.int32, [2])], [result])
 for step in range(2):
     ids = random.integers(0, VOCABULARY, (TOKENS, BATCH))  # <ids>
     feeds = {"ids": ids, "lengths": np.array([7, 5], np.int32)}  # <feeds>

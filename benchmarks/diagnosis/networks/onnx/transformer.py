@@ -3,30 +3,13 @@
 import math
 
 import numpy as np
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from model import Model
 
 MODE = "disabled"  # <mode>
 WIDTH, HEADS, TOKENS, VOCABULARY, BATCH = 16, 2, 8, 19, 2
 
-random = np.random.default_rng(0)
-nodes, weights = [], []
-
-
-def weight(name, *shape, scale=0.2):
-    weights.append(numpy_helper.from_array((random.standard_normal(shape) * scale).astype(np.float32), name))
-    return name
-
-
-def fixed(name, value, dtype=np.float32):
-    weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-    return name
-
-
-def op(kind, *inputs, name, outputs=1, **attributes):
-    made = [name] if outputs == 1 else [f"{name}.{number}" for number in range(outputs)]
-    nodes.append(helper.make_node(kind, inputs, made, name, **attributes))
-    return made[0] if outputs == 1 else made
+model = Model(seed=0, scale=0.2)
+random, fixed, weight, op = model.random, model.fixed, model.weight, model.op
 
 
 def linear(x, name, width_in, width_out):
@@ -81,26 +64,9 @@ chosen = op("GatherElements", shares, "targets", name="chosen", axis=-1)  # <cho
 total = op("ReduceSum", chosen, name="total", keepdims=0)  # <total>
 loss = op("Div", total, fixed("count", -16.0), name="loss")  # <loss>
 
-int64, real = TensorProto.INT64, TensorProto.FLOAT
-graph = helper.make_graph(
-    nodes,
-    "transformer",
-    [
-        helper.make_tensor_value_info("ids", int64, [BATCH, TOKENS]),
-        helper.make_tensor_value_info("targets", int64, [BATCH, TOKENS, 1]),
-    ],
-    [
-        helper.make_tensor_value_info(logits, real, [BATCH, TOKENS, VOCABULARY]),
-        helper.make_tensor_value_info(loss, real, []),
-    ],
-    weights,
+session = model.session(
+    MODE, [("ids", np.int64, [BATCH, TOKENS]), ("targets", np.int64, [BATCH, TOKENS, 1])], [logits, loss], opset=20
 )
-model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-options = onnxruntime.SessionOptions()
-levels = onnxruntime.GraphOptimizationLevel
-options.graph_optimization_level = {"disabled": levels.ORT_DISABLE_ALL, "all": levels.ORT_ENABLE_ALL}[MODE]
-options.intra_op_num_threads = 1
-session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 for step in range(2):
     window = random.integers(0, VOCABULARY, (BATCH, TOKENS + 1))  # <window>
     feeds = {"ids": window[:, :-1], "targets": window[:, 1:, None]}  # <feeds>
