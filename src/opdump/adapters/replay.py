@@ -98,15 +98,6 @@ _PACKAGES: Final[Mapping[str, str]] = {
 """The packages that a namespace needs."""
 
 
-def can_replay(namespace: str = "aten") -> bool:
-    """Whether operators of this namespace can be run again, because its framework is installed."""
-    try:
-        REPLAYERS.load(namespace)
-    except ImportError:
-        return False
-    return True
-
-
 def missing_packages(kernels: Iterable[str]) -> list[str]:
     """The packages to install so that these kernels can be run again, without those that are installed."""
     needed = " ".join(_PACKAGES.get(kernel.partition("::")[0], "") for kernel in kernels)
@@ -128,8 +119,9 @@ def can_be_replayed(op: OpRecord) -> bool:
     namespace, found, _ = op.kernel.partition("::")
     if not found or namespace not in REPLAYERS or _runs_bodies(op):
         return False
-    packages = _PACKAGES.get(namespace, "").split()
-    return all(find_spec(package) for package in packages) if packages else can_replay(namespace)
+    if namespace in _PACKAGES:
+        return not missing_packages([op.kernel])
+    return replayer_of(op) is not None
 
 
 def defaults_of(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from opdump.checks.not_finite import has_only_finite_arguments
 from opdump.checks.operator_classes import adds_atomically, class_of
 from opdump.checks.tensor_checks import FLOATS, INTEGERS, SIGNED, UNSIGNED, InspectedTensor
-from opdump.op_types import bare_name
+from opdump.op_types import bare_name, is_dispatched
 
 OverflowKind = Literal["aicore", "atomic"]
 OVERFLOW_KINDS: Final[frozenset[OverflowKind]] = frozenset({"aicore", "atomic"})
@@ -48,7 +48,7 @@ CUBE: Final = 0x400
 # The frameworks whose operators are known by name. Users write further operators for PyTorch.
 _NAMESPACES: Final = (
     *("aten", "prims", "c10d", "_c10d", "ai.onnx", "onnx"),
-    *("com.microsoft", "com.ms.internal", "higher_order", "mindspore"),
+    *("com.microsoft", "com.ms.internal", "higher_order"),
 )
 _FOREACH: Final = "_foreach_"
 # Buffers that are written and not read.
@@ -61,10 +61,10 @@ _SCALED_BY_BETA: Final = frozenset({"addmm", "addmv", "addbmm", "baddbmm", "addr
 
 @lru_cache(maxsize=4096)
 def _known_name(op_type: str, kernel: str) -> str:
-    namespace, colons, _ = kernel.partition("::")
+    namespace = kernel.partition("::")[0]
     name = bare_name(op_type)
     # A user-defined operator may use any name for anything.
-    return name if not colons or namespace.startswith(_NAMESPACES) else f"{namespace}_{name}"
+    return name if not is_dispatched(kernel) or namespace.startswith(_NAMESPACES) else f"{namespace}_{name}"
 
 
 def overflow_kind(op_type: str, arguments: Mapping[str, Any]) -> OverflowKind:

@@ -38,6 +38,7 @@ from opdump.comparison.execution import draws, recorded
 from opdump.comparison.kernel_accuracy import JudgedGraphs
 from opdump.comparison.nodes import Kind, Node, Place, Suspect, may_leave_results, storages_of
 from opdump.comparison.trace import Trace, has_elements
+from opdump.op_types import is_dispatched
 from opdump.records import IO, TensorRecord
 
 Spread = Callable[[AbstractSet[int], AbstractSet[int], float], tuple[Mapping[Place, float], Mapping[Place, float]]]
@@ -493,7 +494,7 @@ def _is_given_to_writer(trace: Trace, place: Place) -> bool:
 
 def _is_of_graph(node: Node) -> bool:
     """Whether the node's framework uses handles: reading a variable or the next batch has no input, and writing a variable has no output."""
-    return bool(node.op.kernel) and ("::" not in node.op.kernel or node.op.kernel.startswith("mindspore::"))
+    return bool(node.op.kernel) and not is_dispatched(node.op.kernel)
 
 
 def _is_as_made(trace: Trace, node: Node, slot: int) -> bool:

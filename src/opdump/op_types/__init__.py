@@ -74,6 +74,16 @@ def bare_name(name: str) -> str:
     return bare if bare.endswith("__") or bare == "_" else bare.removesuffix("_")
 
 
+def is_dispatched(kernel: str) -> bool:
+    """Whether a kernel is a function that a framework dispatches. The kernels of TensorFlow and MindSpore are types of graph nodes instead.
+
+    >>> is_dispatched("aten::add.Tensor"), is_dispatched("MatMul"), is_dispatched("mindspore::MatMul")
+    (True, False, False)
+    """
+    namespace, has_namespace, _ = kernel.partition("::")
+    return bool(has_namespace) and namespace != "mindspore"
+
+
 ROWS: Final = _read_table()
 # Some operators differ only in case: `gather` of PyTorch is `GatherElements`, `Gather` of MindSpore is `index_select`.
 # So the exact spelling is looked up first.

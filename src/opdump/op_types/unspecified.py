@@ -23,6 +23,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
+from opdump.op_types import is_dispatched
+
 _NONE: Final[frozenset[int]] = frozenset()
 _SEED_OFFSET: Final = frozenset({2, 3})
 _SEED_OFFSET_MASK: Final = frozenset({2, 3, 4})
@@ -89,8 +91,8 @@ def unspecified_outputs(kernel: str) -> frozenset[int]:
     `kernel` is the kernel of a record, `aten::_cudnn_rnn`, with an overload if it has one; or the type of an operator if its
     framework does not name kernels.
     """
-    namespace, found, name = kernel.partition("::")
-    if not found or namespace == "mindspore":
+    namespace, _, name = kernel.partition("::")
+    if not is_dispatched(kernel):
         return UNSPECIFIED_OF_MINDSPORE.get(name or kernel, _NONE)
     if namespace != "aten":
         return UNSPECIFIED_ELSEWHERE.get(kernel.partition(".")[0], _NONE)
@@ -100,4 +102,4 @@ def unspecified_outputs(kernel: str) -> frozenset[int]:
 def only_overwrites(kernel: str, argument: str) -> bool:
     """Whether a kernel only writes this argument (`out[1]`), so that its content before the call is arbitrary."""
     name = argument.partition("[")[0]
-    return "::" in kernel and (name == "out" or OVERWRITTEN.get(kernel.partition(".")[0]) == name != "")
+    return is_dispatched(kernel) and (name == "out" or OVERWRITTEN.get(kernel.partition(".")[0]) == name != "")

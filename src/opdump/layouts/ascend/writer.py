@@ -67,7 +67,7 @@ from opdump.layouts.ascend.operator_files import (
 from opdump.layouts.base import RankWriter
 from opdump.layouts.mindspore_sync.files import sanitise
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticFiles, form_of
-from opdump.op_types import rows_of
+from opdump.op_types import is_dispatched, rows_of
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink
@@ -350,11 +350,8 @@ class AscendWriter(RankWriter):
         return _name_before_time(op.op_type, op.op_name, op.task_id, stream_id)
 
     def _is_api_call(self, op: OpRecord) -> bool:
-        """Whether it is a dispatched operator of an eager framework outside of every model: `aten::add.Tensor`. Operators of MindSpore keep
-        their names: `mindspore::ReLU`.
-        """
-        namespace, is_dispatched, _ = op.kernel.partition("::")
-        return bool(is_dispatched) and namespace != "mindspore" and self.plan.files_api_calls and not op.net_name
+        """Whether it is a dispatched operator of an eager framework outside of every model: `aten::add.Tensor`."""
+        return self.plan.files_api_calls and not op.net_name and is_dispatched(op.kernel)
 
     def _home(self, op: OpRecord) -> str:
         """The directory of the device with the index."""
