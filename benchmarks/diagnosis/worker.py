@@ -39,6 +39,13 @@ def _python(framework: str) -> str:
     return str(python)
 
 
+def _inherited(framework: str) -> dict[str, str]:
+    """This process's environment variables. Only the environment of PyTorch and ONNX has the compiled kernels, so others must not require them."""
+    if framework in ("torch", "onnx"):
+        return dict(os.environ)
+    return {name: value for name, value in os.environ.items() if name != "OPDUMP_REQUIRE_NATIVE"}
+
+
 class Worker:
     """The client of a worker process and its pipe. `ask` waits for the answer."""
 
@@ -46,7 +53,7 @@ class Worker:
         self._process = subprocess.Popen(
             [_python(framework), "-m", "benchmarks.diagnosis.worker", framework],
             cwd=_ROOT,
-            env={**os.environ, "PYTHONPATH": str(_ROOT / "src"), **_ENVIRONMENT.get(framework, {})},
+            env={**_inherited(framework), "PYTHONPATH": str(_ROOT / "src"), **_ENVIRONMENT.get(framework, {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -59,7 +66,7 @@ class Worker:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the worker ended while it was asked to {do}")
+            raise RuntimeError(f"the worker ended while it was asked to {do}; its last lines on stderr say why")
         answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(answer["error"])
@@ -176,8 +183,7 @@ def warm_up(known: dict[str, Callable[[Task], Any]], framework: str) -> None:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # stderr stays, so that a worker that cannot start says why
     known = tasks()
     warm_up(known, sys.argv[1])
     for line in sys.stdin:
