@@ -185,11 +185,14 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # stderr stays, so that a worker that cannot start says why
     known = tasks()
-    warm_up(known, sys.argv[1])
-    for line in sys.stdin:
-        task = json.loads(line)
-        answers.write(json.dumps(in_child(known[task["do"]], task)) + "\n")
-        answers.flush()
+    with tempfile.TemporaryDirectory() as compiled:
+        # Most functions of a program with a fault were compiled before, for the program without it.
+        os.environ.update(JAX_COMPILATION_CACHE_DIR=compiled, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")
+        warm_up(known, sys.argv[1])
+        for line in sys.stdin:
+            task = json.loads(line)
+            answers.write(json.dumps(in_child(known[task["do"]], task)) + "\n")
+            answers.flush()
 
 
 if __name__ == "__main__":

@@ -114,6 +114,40 @@ def test_a_batch_norm_that_is_folded_into_its_convolution_is_no_difference(tmp_p
         assert found.verdict in ("identical", "benign"), found.headline
 
 
+def convolutions(*, dilation: int = 2, epsilon: float = 1e-5) -> onnx.ModelProto:
+    """Two convolutions with batch norms, which the optimiser fuses into kernels that write channels in blocks."""
+    make = helper.make_node
+    facts = ["scale", "shift", "mean", "variance"]
+    nodes = [
+        make("Conv", ["x", "k1"], ["c1"], name="/first/Conv", pads=[1] * 4),
+        make("BatchNormalization", ["c1", *facts], ["n1"], name="/first/Norm", epsilon=epsilon),
+        make("Relu", ["n1"], ["r1"], name="/first/Relu"),
+        make("Conv", ["r1", "k2"], ["c2"], name="/second/Conv", pads=[dilation] * 4, dilations=[dilation] * 2),
+        make("BatchNormalization", ["c2", *facts], ["n2"], name="/second/Norm"),
+        make("Relu", ["n2"], ["r2"], name="/second/Relu"),
+        make("Sub", ["x", "r2"], ["d"], name="/Sub"),
+        make("AveragePool", ["d"], ["y"], name="/Pool", kernel_shape=[2, 2]),
+    ]
+    weights: dict[str, Any] = {
+        "k1": numbers(16, 16, 3, 3, seed=1), "k2": numbers(16, 16, 3, 3, seed=2), "scale": 1 + numbers(16, seed=3) / 4,
+        "shift": numbers(16, seed=4), "mean": numbers(16, seed=5), "variance": 0.01 + numbers(16, seed=6) ** 2,
+    }  # fmt: skip
+    return model_of(nodes, {"x": (FLOAT, [2, 16, 8, 8])}, {"y": (FLOAT, None)}, weights, opset=17)
+
+
+@pytest.mark.parametrize(("changed", "name"), [({"epsilon": 0.1}, "/first/"), ({"dilation": 1}, "/second/")])
+def test_a_fault_in_a_convolution_that_the_optimiser_fuses_is_named(
+    tmp_path: Path, changed: dict[str, Any], name: str
+) -> None:
+    feeds = {"x": numbers(2, 16, 8, 8, seed=9)}
+    found = compared(tmp_path, convolutions(), convolutions(**changed), feeds, levels=("disable", "all"))
+    first = found.introduced[0]
+    assert first.a is not None
+    assert first.b is not None
+    assert first.a.op_name.startswith(name), found.headline
+    assert first.b.op_type in ("Conv", "FusedConv"), found.headline
+
+
 @pytest.fixture
 def quiet() -> Iterator[None]:
     """Silence the warning that a model was not prepared for quantisation."""

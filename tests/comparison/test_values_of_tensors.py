@@ -35,6 +35,18 @@ def test_difference_is_that_of_root_mean_squares(kind: str, scale: float) -> Non
         assert found.peak == pytest.approx(apart.max() / norm.max())
 
 
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_fills_of_a_mask_hide_no_difference_even_if_numbers_were_added_to_them(kind: str) -> None:
+    scores = GENERATOR.standard_normal((6, 6))
+    masked, twice = (np.where(np.tri(6, dtype=bool), each, -1e9) for each in (scores, 2 * scores))
+    moved, moved_twice = (each - each.max(1, keepdims=True) for each in (masked, twice))
+    for one, other in ((masked, twice), (moved, moved_twice)):
+        assert difference(one.astype(kind), other.astype(kind)).relative > 0.1
+    assert difference(moved.astype("float32"), moved).relative < 1e-6
+    others = np.where(masked < -1, -1.01e9, masked)
+    assert difference(masked.astype(kind), others.astype(kind)).relative > 1e-3, "another fill is a difference"
+
+
 @pytest.mark.parametrize("unit", [1e-300, 1e-200, 1e200, 8e307])
 def test_numbers_whose_squares_float64_cannot_hold_are_compared(unit: float) -> None:
     one, other = np.array([1.0, -2.0, 0.5]) * unit, np.array([1.0, -2.0, 0.75]) * unit

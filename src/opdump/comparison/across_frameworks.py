@@ -14,27 +14,28 @@ from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Array, epsilon_of, in_roundings
 from opdump.comparison.kernel_accuracy import has_graphs
-from opdump.comparison.nodes import Node, Place, Suspect, reachable
+from opdump.comparison.nodes import CALL, Node, Place, Suspect, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
 from opdump.comparison.trace import Trace
 from opdump.comparison.unexplained import results
 from opdump.comparison.value_matching import (
+    STANDS_FOR,
     WITHIN,
     Matched,
     Pair,
     Shared,
     drifted_inputs,
+    match_fused,
     match_kinds,
     match_values,
     share_inputs,
 )
-from opdump.comparison.value_run import Failure, between, named, run_on_values, wrong_kernel, wrong_kernels
+from opdump.comparison.value_run import Failure, Replays, between, named, run_on_values, wrong_kernel, wrong_kernels
 from opdump.graph import PYNATIVE
-from opdump.records import RunFact, TensorRecord, shown_shape
+from opdump.records import TensorRecord, shown_shape
 
 _CERTAIN: Final = 1e-4
 """A pair whose values differ by at most this, relative to their root mean square, is never doubted."""
-_STANDS_FOR: Final[RunFact] = "stands_for"
 _TRIALS: Final = 64
 """How many times a doubtful pair is dropped to see whether fewer pairs fail."""
 _QUANTISED_APART: Final = 0.05
@@ -96,9 +97,7 @@ def of_different_frameworks(a: Trace, b: Trace, frameworks: tuple[Collection[str
 def _optimised(trace: Trace) -> set[tuple[str, str]]:
     """The operators that an optimiser put in place of others, with the names of these."""
     return {
-        (node.op.kernel, str(node.op.arguments[_STANDS_FOR]))
-        for node in trace.nodes
-        if _STANDS_FOR in node.op.arguments
+        (node.op.kernel, str(node.op.arguments[STANDS_FOR])) for node in trace.nodes if STANDS_FOR in node.op.arguments
     }
 
 
@@ -116,12 +115,13 @@ def compare_across(
     if not pairs and not share_inputs(a, b):
         return Outcome([], unmatched=(range(len(a.nodes)), range(len(b.nodes))))
     drifted = drifted_inputs(a, b, matched)
-    run = run_on_values(a, b, pairs, drifted=drifted)
+    replays = Replays()
+    run = run_on_values(a, b, pairs, drifted=drifted, replays=replays)
     failures = run.failures
     if failures or _open_results(a, b, pairs, matched):
-        pairs, failures = _narrowed(a, b, matched, failures, drifted)
+        pairs, failures = _narrowed(a, b, matched, failures, drifted, replays)
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=run.not_run)
-    found.suspects = _wrong_operators(a, b, pairs, failures, sides)
+    found.suspects = _wrong_operators(a, b, pairs, failures, sides, replays)
     _count(a, b, found, matched, sides)
     found.suspects = found.suspects or list(_results_apart(a, b, pairs)) or _results_lost(a, b, pairs, matched)
     found.suspects = found.suspects or _results_of_other_shapes(a, b, matched)
@@ -133,11 +133,17 @@ def compare_across(
 
 
 def _wrong_operators(
-    a: Trace, b: Trace, pairs: Mapping[Place, Pair], failures: Sequence[Failure], sides: tuple[str, str]
+    a: Trace,
+    b: Trace,
+    pairs: Mapping[Place, Pair],
+    failures: Sequence[Failure],
+    sides: tuple[str, str],
+    replays: Replays,
 ) -> list[Suspect]:
     """The operators behind the failing pairs, and kernels of A that err."""
     found = _distinct(
-        wrong_kernel(a, b, pairs, failure.pair, failure.off, sides) or named(a, b, pairs, failure, sides=sides)
+        wrong_kernel(a, b, pairs, failure.pair, failure.off, sides)
+        or named(a, b, pairs, failure, sides=sides, replays=replays)
         for failure in failures
     )
     # The run on values recomputes A, so A's recorded outputs were not judged: check its kernels wherever these differ from B.
@@ -179,7 +185,7 @@ def _results_of_both(a: Trace, b: Trace) -> Iterator[tuple[Node, Node]]:
 
 def _names(node: Node) -> list[tuple[str, int]]:
     """The names of an operator, each with the number of its execution under this name."""
-    return [(name, node.op.occurrence) for name in (node.op.op_name, *node.op.arguments.get(_STANDS_FOR, ()))]
+    return [(name, node.op.occurrence) for name in (node.op.op_name, *node.op.arguments.get(STANDS_FOR, ()))]
 
 
 def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> list[Suspect]:
@@ -326,23 +332,28 @@ def _can_run(trace: Trace) -> int:
 
 
 def _narrowed(
-    a: Trace, b: Trace, matched: Matched, failures: Sequence[Failure], drifted: Mapping[Place, Array]
+    a: Trace,
+    b: Trace,
+    matched: Matched,
+    failures: Sequence[Failure],
+    drifted: Mapping[Place, Array],
+    replays: Replays,
 ) -> tuple[dict[Place, Pair], list[Failure]]:
     """Narrow failures down to single operators: pair operators by kind where values differ too much to be matched.
 
     A failing pair is doubtful. It is dropped if later pairs no longer fail without it.
     """
-    pairs = matched.pairs
+    pairs = {**match_fused(a, b), **matched.pairs}
     open_a = _open(a, [failure.pair.a[0] for failure in failures], set(pairs), matched.a)
     open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()}, matched.b)
     pairs = {**match_kinds(open_a, open_b, _depend_alike(a, b, matched)), **pairs}
-    left = run_on_values(a, b, pairs, drifted=drifted).failures
+    left = run_on_values(a, b, pairs, drifted=drifted, replays=replays).failures
     trials = _TRIALS
     while trials > 0:
         best = pairs, left
         for pair in _doubtful(a, pairs, left)[:trials]:
             without = {place: each for place, each in pairs.items() if each is not pair}
-            then = run_on_values(a, b, without, drifted=drifted).failures
+            then = run_on_values(a, b, without, drifted=drifted, replays=replays).failures
             trials -= 1
             if len(then) < len(best[1]):
                 best = without, then
@@ -396,12 +407,8 @@ def _last_shared(trace: Trace, shared: Shared) -> Sequence[frozenset[int]]:
     return found
 
 
-def _leads_to_a_pair(trace: Trace, index: int, pairs: Mapping[Place, Pair]) -> bool:
-    return any(
-        index in {node.index for node in between(trace, place[0], {other for other in pairs if other[0] != index})}
-        for place in pairs
-        if place[0] > index
-    )
+def _leads_to_a_pair(a: Trace, index: int, pairs: Mapping[Place, Pair]) -> bool:
+    return not reachable([index], a.readers).isdisjoint({other for other, _ in pairs} - {index})
 
 
 def _open_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> bool:
@@ -532,7 +539,6 @@ class ValueTable:
 
 # A program of JAX or MindSpore recorded in two modes, compiled and operator by operator: only values can be matched.
 
-CALL: Final = "jax::jit"
 _COMPILED: Final = 0.25
 """The modes differ if the shares of operators in compiled functions differ by more than this."""
 OTHER_STEPS: Final = (

@@ -23,12 +23,15 @@ Array = NDArray[Any]
 
 LEAST_FILL: Final = 1e4
 """A fill has at least this magnitude, and at least this ratio to all other elements."""
+_ROUNDING_OF_FILL: Final = 2.0**-20
+"""The largest relative difference of two fills that are left out: a few roundings of float32."""
 
 
-def fill_of(values: Array) -> float | None:
-    """Return the fill value of a mask; None if there is none, for example if all elements are NaN or the array is empty.
+def fills_of(values: Array) -> NDArray[np.bool_] | None:
+    """Return which elements have the fill value of a mask; None if there is none, for example if all elements are NaN or the array is empty.
 
-    It is the finite value of largest magnitude, occurs at least twice, and is far larger than all others.
+    It is the finite value of largest magnitude, occurs at least twice, and is far larger than all others. It may have been added to elements like the
+    others (an additive mask) or such elements subtracted from it (the maximum, in a softmax), which changes it by little.
     """
     if values.dtype.kind != "f" or values.size < 3:
         return None
@@ -41,12 +44,12 @@ def fill_of(values: Array) -> float | None:
     fill = most if most >= -least else least
     if abs(fill) < LEAST_FILL or most == least:
         return None
-    others = values[(values != fill) & np.isfinite(values)]
-    if values.size - np.count_nonzero(values != fill) < 2 or float(np.abs(others).max(initial=0.0)) * LEAST_FILL > abs(
-        fill
-    ):
+    far = abs(fill) * (1 - 1 / LEAST_FILL)
+    fills = (values >= far if fill > 0 else values <= -far) & np.isfinite(values)
+    others = values[~fills & np.isfinite(values)]
+    if np.count_nonzero(fills) < 2 or not others.size or float(np.abs(others).max()) * LEAST_FILL > abs(fill):
         return None
-    return fill
+    return fills
 
 
 def without_fill(one: Array, other: Array) -> tuple[Array, Array]:
@@ -54,17 +57,18 @@ def without_fill(one: Array, other: Array) -> tuple[Array, Array]:
 
     If there is no fill value or nothing else, the arrays are returned unchanged.
     """
-    fill = fill_of(one)
-    if fill is None or other.dtype.kind != "f":
+    fills = fills_of(one)
+    if fills is None or other.dtype.kind != "f":
         return one, other
-    kept = (one != fill) | (other != fill)
+    with np.errstate(invalid="ignore"):
+        kept = ~fills | ~(np.abs(other - one) <= np.abs(one) * _ROUNDING_OF_FILL)
     return (one[kept], other[kept]) if kept.any() else (one, other)
 
 
 def fill_as_infinity(values: Array) -> Array:
     """Replace the fill value of a mask by an infinity of the same sign. Without a fill value, the array is returned unchanged."""
-    fill = fill_of(values)
-    return values if fill is None else np.where(values == fill, math.copysign(math.inf, fill), values)
+    fills = fills_of(values)
+    return values if fills is None else np.where(fills, np.copysign(math.inf, values), values)
 
 
 def is_fill(end: float, other_end: float) -> bool:
@@ -161,7 +165,7 @@ def difference(one: Array, other: Array) -> Difference:
     found = compare_pair(one, other)
     if not found.different:
         return _NONE
-    if found.peak_a >= LEAST_FILL and found.different < one.size:
+    if found.peak_a >= LEAST_FILL:
         kept = without_fill(one, other)
         found = found if kept[0] is one else compare_pair(*kept)
         one, other = kept
@@ -388,16 +392,21 @@ def _layouts(one: tuple[int, ...], other: tuple[int, ...]) -> Iterator[TensorLay
         for axes in itertools.islice(itertools.permutations(range(len(long_a))), 1, None):
             inverse = tuple(axes.index(axis) for axis in range(len(axes)))
             yield TensorLayout(tuple(long_a[axis] for axis in axes), inverse, one)
-    if one == other and len(one) == _IMAGE_AXES:
-        yield from _blocked_layouts(one)
+    if one == other:
+        yield from blocked_layouts(one, in_b=True)
+        yield from blocked_layouts(one, in_b=False)
 
 
-def _blocked_layouts(shape: tuple[int, ...]) -> Iterator[TensorLayout]:
-    """Yield the layouts of an image whose channels are in blocks in B or in A."""
+def blocked_layouts(shape: tuple[int, ...], *, in_b: bool) -> Iterator[TensorLayout]:
+    """Yield the layouts of an image (NCHW) whose channels are in blocks in B, or else in A; none for other tensors."""
+    if len(shape) != _IMAGE_AXES:
+        return
     batch, channels, *sizes = shape
     for block in (each for each in _BLOCKS if channels % each == 0):
-        yield TensorLayout((batch, channels // block, *sizes, block), (0, 1, 4, 2, 3), shape)
-        yield TensorLayout((batch, channels // block, block, *sizes), (0, 1, 3, 4, 2), shape)
+        if in_b:
+            yield TensorLayout((batch, channels // block, *sizes, block), (0, 1, 4, 2, 3), shape)
+        else:
+            yield TensorLayout((batch, channels // block, block, *sizes), (0, 1, 3, 4, 2), shape)
 
 
 # Searches for the elements of a tensor in other tensors, because one program may have in parts what another has as a whole. Among many

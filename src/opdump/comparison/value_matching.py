@@ -16,11 +16,19 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.differences import Array, TensorLayout, apart, difference, find_layout, root_mean_square
+from opdump.comparison.differences import (
+    Array,
+    TensorLayout,
+    apart,
+    blocked_layouts,
+    difference,
+    find_layout,
+    root_mean_square,
+)
 from opdump.comparison.nodes import Node, Place
 from opdump.comparison.trace import Trace, has_elements
 from opdump.doing import note
-from opdump.records import TensorRecord
+from opdump.records import RunFact, TensorRecord
 
 ValueKind = Literal[
     "by hand",  # given in match.yaml
@@ -34,6 +42,9 @@ WITHIN: Final = 1e-2
 _ALIKE: Final = 0.5
 """Operators of different kinds pair only if the likeness of their outputs, from 0 to 1, exceeds this."""
 _SAMPLED: Final = 4096
+STANDS_FOR: Final[RunFact] = "stands_for"
+_IN_BLOCKS: Final = "com.microsoft.nchwc::"
+"""Kernels of ONNX Runtime that write images in blocks of channels."""
 _CLEARLY_NEARER: Final = 0.5
 """Tensors of one shape have the same layout unless another one brings them nearer by this factor."""
 
@@ -318,6 +329,37 @@ def _nearness(one: Array, other: Array) -> float:
 
 def _has_first_output(node: Node) -> bool:
     return 0 in node.outputs and has_elements(node.outputs[0]) and 0 not in node.outputs[0].shape
+
+
+def match_fused(a: Trace, b: Trace) -> Mapping[Place, Pair]:
+    """Pair first outputs of operators that an optimiser put in place of others with the last of these: for values that differ too much to be matched."""
+    found: dict[Place, Pair] = {}
+    for fused, plain in ((a, b), (b, a)):
+        known = {(node.op.op_name, node.op.occurrence): node for node in plain.nodes}
+        for node in fused.nodes:
+            names = ((name, node.op.occurrence) for name in node.op.arguments.get(STANDS_FOR, ()))
+            replaced = max((known[name] for name in names if name in known), key=lambda each: each.index, default=None)
+            if replaced is not None:
+                pair = _pair_of_fused(node, replaced) if fused is a else _pair_of_fused(replaced, node)
+                if pair is not None:
+                    found.setdefault(pair.a, pair)
+    return found
+
+
+def _pair_of_fused(one: Node, other: Node) -> Pair | None:
+    if one.sizes[:1] != other.sizes[:1] or not _has_first_output(one) or not _has_first_output(other):
+        return None
+    mine, theirs = one.outputs[0].numpy(), other.outputs[0].numpy()
+    layouts = [TensorLayout(theirs.shape, tuple(range(theirs.ndim)), mine.shape)]
+    if mine.shape == theirs.shape and _gives_blocks(one) != _gives_blocks(other):
+        layouts = list(blocked_layouts(mine.shape, in_b=_gives_blocks(other))) or layouts
+    found = ((difference(mine, each.apply(theirs)).relative, each) for each in layouts)
+    distance, layout = min(found, key=lambda each: each[0])
+    return Pair((one.index, 0), (other.index, 0), layout, distance, "kind")
+
+
+def _gives_blocks(node: Node) -> bool:
+    return node.kernel.startswith(_IN_BLOCKS) and node.bare_type != "ReorderOutput"
 
 
 def _pair_of_kind(one: Node, other: Node) -> Pair | None:

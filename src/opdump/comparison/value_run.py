@@ -18,7 +18,7 @@ import numpy as np
 from opdump.adapters.replay import Replayed
 from opdump.comparison.accuracy import UNLIKE_FRAMEWORKS, own_errors, told_error
 from opdump.comparison.arguments import chosen_rounding
-from opdump.comparison.differences import Array, coarsest, difference, epsilon_of, find_layout, same_bits
+from opdump.comparison.differences import Array, coarsest, difference, digest_of, epsilon_of, find_layout, same_bits
 from opdump.comparison.execution import Execution, recorded, recorded_input, recorded_values, replay
 from opdump.comparison.memory import widened
 from opdump.comparison.nodes import Kind, Node, Place, Suspect
@@ -61,17 +61,41 @@ class ValueRun:
     """The inputs of the nodes in `keep`, by node and slot."""
 
 
+_Inputs = tuple[tuple[int, str, tuple[int, ...], bytes], ...]
+
+
+class Replays:
+    """Replays of operators, each with its last two results, because runs on values that differ in one pair repeat most of them."""
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[int, str], list[tuple[_Inputs, Replayed | None]]] = {}
+
+    def run(self, node: Node, values: Mapping[int, Array], dtype: str = "float64") -> Replayed | None:
+        """The same as `replay`. The node must be of the same trace in each call."""
+        inputs = tuple((slot, each.dtype.str, each.shape, digest_of(each)) for slot, each in values.items())
+        latest = self._latest.setdefault((node.index, dtype), [])
+        for known, done in latest:
+            if known == inputs:
+                return done
+        latest.insert(0, (inputs, replay(node, values, dtype)))
+        del latest[2:]
+        return latest[0][1]
+
+
 def run_on_values(
     a: Trace,
     b: Trace,
     pairs: Mapping[Place, Pair],
     keep: Collection[int] = (),
     drifted: Mapping[Place, Array] = MappingProxyType({}),
+    replays: Replays | None = None,
 ) -> ValueRun:
     """Run A's nodes in order, and continue with B's value after each pair. Keep the inputs of the nodes in `keep`.
 
-    The float32 run, which measures rounding, starts with the `drifted` inputs: those moved by the rounding of earlier steps.
+    The float32 run, which measures rounding, starts with the `drifted` inputs: those moved by the rounding of earlier steps. `replays` has the
+    results of other runs of A.
     """
+    replays = replays or Replays()
     run = ValueRun()
     exact, rounded = Execution(a), Execution(a)
     inherited: dict[int, float] = {}
@@ -83,7 +107,7 @@ def run_on_values(
     for (node, values), (_, rough) in zip(exact.nodes(), rounded.nodes(drifted_leaf), strict=True):
         if node.index in keep:
             run.inputs[node.index] = values
-        done, again = replay(node, values), replay(node, rough, "float32")
+        done, again = replays.run(node, values), replays.run(node, rough, "float32")
         given = recorded_values(node.outputs)
         outputs = given if done is None else dict(done.outputs)
         rough_outputs = dict(given) if again is None else dict(again.outputs)
@@ -285,7 +309,13 @@ class _Change:
 
 
 def named(
-    a: Trace, b: Trace, pairs: Mapping[Place, Pair], failure: Failure, *, sides: tuple[str, str] = ("A", "B")
+    a: Trace,
+    b: Trace,
+    pairs: Mapping[Place, Pair],
+    failure: Failure,
+    *,
+    sides: tuple[str, str] = ("A", "B"),
+    replays: Replays | None = None,
 ) -> Suspect:
     """The operator that causes the difference: one that produces B's value if changed, or reads a parameter that B lacks; else one without a
     counterpart; else the last.
@@ -299,7 +329,8 @@ def named(
     how = _how(failure, ours, theirs, sides)
     found: _Change | None = None
     if failure.given is None:
-        segment = _Segment(a, b, pair, ours, run_on_values(a, b, pairs, {node.index for node in ours}).inputs)
+        inputs = run_on_values(a, b, pairs, {node.index for node in ours}, replays=replays).inputs
+        segment = _Segment(a, b, pair, ours, inputs)
         found = segment.explained(_changes(ours, theirs, sides), failure.times)
     found = found or _odd_parameter(ours, theirs, sides)
     if found is not None:

@@ -69,6 +69,30 @@ def test_another_number_in_a_program_that_is_not_compiled_is_named(
     assert text in first.b.stack[0].code
 
 
+def attended(*, root: float) -> Any:
+    """The gradient of attention with a mask of -1e9. Softmax subtracts the maximum of each row from the mask, too."""
+
+    def loss(weights: Any) -> Any:
+        scores = jnp.asarray(X) @ weights @ jnp.asarray(X).T
+        scores = scores if root == 1 else scores / root
+        masked = jnp.where(jnp.tril(jnp.ones((5, 5), bool)), scores, -1e9)
+        return (jax.nn.softmax(masked) @ jnp.asarray(X) @ weights).sum() ** 2
+
+    return jax.jit(jax.grad(loss))(jnp.asarray(W))
+
+
+def test_a_missing_division_before_a_mask_is_named_before_its_gradient_and_the_results_of_the_function(
+    tmp_path: Path,
+) -> None:
+    result = compared(tmp_path, lambda: attended(root=2.0), lambda: attended(root=1.0))
+    first = result.introduced[0]
+    assert first.a is not None
+    assert "scores / root" in first.a.stack[0].code
+    assert first.a.phase == "forward"
+    accused = [side for each in result.introduced for side in (each.a, each.b) if side is not None]
+    assert not {side.kernel for side in accused} & {"jax::jit", "Parameter"}
+
+
 @pytest.mark.parametrize("saved_data", ["full", "statistic"])
 def test_the_same_program_twice_is_identical(saved_data: str, tmp_path: Path) -> None:
     result = compared(tmp_path, trained, trained, saved_data)

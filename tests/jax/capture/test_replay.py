@@ -67,13 +67,13 @@ def test_every_operator_runs_again_with_the_recorded_outputs(
         values = {slot: recorded(record) for slot, record in inputs.items()}
         known = {slot: value for slot, value in values.items() if value is not None}
         counts["all"] += 1
-        for dtype in ("float64", AS_RECORDED):
+        for dtype in ("float64", "float32", AS_RECORDED):
             done = required_replayer(each.op).run(each.op, inputs, known, dtype=dtype)
             counts[dtype] += all(_is_near(recorded(record), done.outputs[slot]) for slot, record in outputs.items())
     assert counts["all"] > 10
     # In float64, a cast to bfloat16 changes nothing, and a bit of a random number decides about the others.
     assert counts[AS_RECORDED] == counts["all"]
-    assert counts["all"] - counts["float64"] <= 2
+    assert counts["all"] - min(counts["float64"], counts["float32"]) <= 2
 
 
 def _is_near(expected: Any, found: Any) -> bool:

@@ -139,11 +139,11 @@ class _Runner:
 
     def equation(self, name: str, operands: Sequence[Any], parameters: Parameters) -> Sequence[Any]:
         """The results of one equation."""
-        if self._floating == "float64" and (run := _NUMPY.get(name)) is not None:
+        if self._floating != AS_RECORDED and (run := _NUMPY.get(name)) is not None:
             operands = [*map(np.asarray, operands)]
-            found = run(operands, parameters)
+            found = run(operands, self._with_types(parameters))
             if found is not NotImplemented:
-                return found if isinstance(found, list) else [np.asarray(found)]
+                return [self._narrowed(np.asarray(each)) for each in (found if isinstance(found, list) else [found])]
         decoded = self._decoded(parameters)
         if name == "bitcast_convert_type":
             # The bits of a wider type are others.
@@ -153,12 +153,23 @@ class _Runner:
         with _wide():
             return _bound(name, operands, decoded)
 
+    def _narrowed(self, found: Array) -> Array:
+        """A result of numpy, which computes some functions of float32 in float64."""
+        return found.astype(self._floating, copy=False) if found.dtype == np.float64 else found
+
     def _decoded(self, parameters: Parameters) -> dict[str, Any]:
-        found = {name: None if "sharding" in name else _decoded(value) for name, value in parameters.items()}
-        for name in _OF_TYPES & found.keys():
-            if found[name] is not None:
-                found[name] = np.dtype(_type_in(str(found[name]), self._floating))
-        return found
+        return self._with_types(
+            {name: None if "sharding" in name else _decoded(value) for name, value in parameters.items()}
+        )
+
+    def _with_types(self, parameters: Parameters) -> dict[str, Any]:
+        """The parameters, with the element types of this run."""
+        types = {
+            name: np.dtype(_type_in(str(value), self._floating))
+            for name, value in parameters.items()
+            if name in _OF_TYPES and value is not None
+        }
+        return {**parameters, **types}
 
 
 def _elements(value: Any) -> Array:
@@ -319,7 +330,7 @@ def _accumulated(run: Callable[..., Any]) -> Callable[[Sequence[Array], Paramete
 
 
 def _converted(given: Sequence[Array], parameters: Parameters) -> Any:
-    kind, value = _type_in(str(parameters["new_dtype"]), "float64"), given[0]
+    kind, value = parameters["new_dtype"], given[0]
     if value.dtype.kind in "fc" and kind.kind in "iu":
         return NotImplemented  # numbers out of range
     return value.astype(kind)
@@ -389,7 +400,7 @@ def _dotted(given: Sequence[Array], parameters: Parameters) -> Any:
 
 def _numbered(_given: Sequence[Array], parameters: Parameters) -> Any:
     shape, axis = [*map(int, parameters["shape"])], int(parameters["dimension"])
-    steps = np.arange(shape[axis]).astype(_type_in(str(parameters["dtype"]), "float64"))
+    steps = np.arange(shape[axis]).astype(parameters["dtype"])
     return np.broadcast_to(steps.reshape([-1 if place == axis else 1 for place in range(len(shape))]), shape)
 
 
