@@ -25,8 +25,8 @@ from opdump.comparison.value_matching import (
     Pair,
     Shared,
     drifted_inputs,
-    match_fused,
     match_kinds,
+    match_names,
     match_values,
     share_inputs,
 )
@@ -108,7 +108,7 @@ def compare_across(
 
     The pairs of nodes in `given` are kept. `sides` are the names of the two runs in messages.
     """
-    if _can_run(b) > _can_run(a):
+    if (_can_run(b), not _optimised(b)) > (_can_run(a), not _optimised(a)):
         return _turned(compare_across(b, a, [(there, here) for here, there in given], sides=("B", "A")), a)
     matched = match_values(a, b, given)
     pairs = dict(matched.pairs)
@@ -343,7 +343,7 @@ def _narrowed(
 
     A failing pair is doubtful. It is dropped if later pairs no longer fail without it.
     """
-    pairs = {**match_fused(a, b), **matched.pairs}
+    pairs = {**(match_names(a, b) if _optimised(b) else {}), **matched.pairs}
     open_a = _open(a, [failure.pair.a[0] for failure in failures], set(pairs), matched.a)
     open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()}, matched.b)
     pairs = {**match_kinds(open_a, open_b, _depend_alike(a, b, matched)), **pairs}
@@ -369,7 +369,7 @@ def _doubtful(a: Trace, pairs: Mapping[Place, Pair], failures: Iterable[Failure]
     return [
         pair
         for pair in (failure.pair for failure in failures)
-        if pair.kind != "by hand" and pair.distance > _CERTAIN and _leads_to_a_pair(a, pair.a[0], pairs)
+        if pair.kind not in ("by hand", "name") and pair.distance > _CERTAIN and _leads_to_a_pair(a, pair.a[0], pairs)
     ]
 
 

@@ -340,21 +340,29 @@ _NO_NEARER: Final = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """Converts a tensor of B to A's layout: reshape to `start`, transpose by `axes`, reshape to `end`."""
+    """Converts a tensor of B to A's layout: pad, reshape to `start`, transpose by `axes`, reshape to `end`, cut."""
 
     start: tuple[int, ...]
     axes: tuple[int, ...]
     end: tuple[int, ...]
+    padded: tuple[int, ...] = ()
+    """The shape to which B's tensor is first padded with zeros at the end of each axis; empty if it is not."""
+    cut: tuple[int, ...] = ()
+    """The shape of the leading part that is kept at the end; empty if all is."""
 
     def apply(self, other: Array) -> Array:
         """Return B's tensor in A's layout."""
+        if self.padded:
+            other = np.pad(other, [(0, size - own) for size, own in zip(self.padded, other.shape, strict=True)])
         moved: Array = other.reshape(self.start).transpose(self.axes).reshape(self.end)
-        return moved
+        return moved[tuple(map(slice, self.cut))] if self.cut else moved
 
     def turned(self, shape: tuple[int, ...]) -> TensorLayout:
         """Return the inverse: A's tensor to B's layout. `shape` is that of B's tensor."""
         axes = tuple(self.axes.index(axis) for axis in range(len(self.axes)))
-        return TensorLayout(tuple(self.start[axis] for axis in self.axes), axes, shape)
+        start = tuple(self.start[axis] for axis in self.axes)
+        cut, padded = (shape, self.padded) if self.padded else ((), shape)
+        return TensorLayout(start, axes, padded, self.end if self.cut else (), cut)
 
 
 _IMAGE_AXES: Final = 4

@@ -7,8 +7,9 @@ the same values, up to layout and rounding.
 from __future__ import annotations
 
 import math
+import operator
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
@@ -32,6 +33,7 @@ from opdump.records import RunFact, TensorRecord
 
 ValueKind = Literal[
     "by hand",  # given in match.yaml
+    "name",  # the same operator, or one that an optimiser put in place of others and the last of these
     "value",  # equal values, within rounding
     "kind",  # the same kind of operator at the same place; the values differ too much to match
 ]
@@ -44,7 +46,7 @@ _ALIKE: Final = 0.5
 _SAMPLED: Final = 4096
 STANDS_FOR: Final[RunFact] = "stands_for"
 _IN_BLOCKS: Final = "com.microsoft.nchwc::"
-"""Kernels of ONNX Runtime that write images in blocks of channels."""
+"""Kernels of ONNX Runtime for images in blocks of channels."""
 _CLEARLY_NEARER: Final = 0.5
 """Tensors of one shape have the same layout unless another one brings them nearer by this factor."""
 
@@ -331,35 +333,53 @@ def _has_first_output(node: Node) -> bool:
     return 0 in node.outputs and has_elements(node.outputs[0]) and 0 not in node.outputs[0].shape
 
 
-def match_fused(a: Trace, b: Trace) -> Mapping[Place, Pair]:
-    """Pair first outputs of operators that an optimiser put in place of others with the last of these: for values that differ too much to be matched."""
+def match_names(a: Trace, b: Trace) -> Mapping[Place, Pair]:
+    """Pair outputs of the operators of a program and of the same program optimised, for values that differ too much to be matched: an operator that
+    the optimiser put in place of others has the output of the last of these.
+    """
+    known = {(node.op.op_name, node.op.occurrence): node for node in a.nodes}
+    in_blocks = _nodes_in_blocks(b)
     found: dict[Place, Pair] = {}
-    for fused, plain in ((a, b), (b, a)):
-        known = {(node.op.op_name, node.op.occurrence): node for node in plain.nodes}
-        for node in fused.nodes:
-            names = ((name, node.op.occurrence) for name in node.op.arguments.get(STANDS_FOR, ()))
-            replaced = max((known[name] for name in names if name in known), key=lambda each: each.index, default=None)
-            if replaced is not None:
-                pair = _pair_of_fused(node, replaced) if fused is a else _pair_of_fused(replaced, node)
+    for node in b.nodes:
+        names = ((name, node.op.occurrence) for name in (node.op.op_name, *node.op.arguments.get(STANDS_FOR, ())))
+        partner = max((known[name] for name in names if name in known), key=lambda each: each.index, default=None)
+        if partner is not None:
+            slots = partner.outputs.keys() & node.outputs.keys() if same_kind(partner, node) else (0,)
+            for slot in slots:
+                pair = _pair_of_names(partner, node, slot, in_blocks=node.index in in_blocks)
                 if pair is not None:
                     found.setdefault(pair.a, pair)
     return found
 
 
-def _pair_of_fused(one: Node, other: Node) -> Pair | None:
-    if one.sizes[:1] != other.sizes[:1] or not _has_first_output(one) or not _has_first_output(other):
+def _nodes_in_blocks(trace: Trace) -> set[int]:
+    """The operators of ONNX Runtime that write images in blocks of channels, and those that compute with these elements one by one."""
+    found: set[int] = set()
+    for node in trace.nodes:
+        gives = node.kernel.startswith(_IN_BLOCKS) or any(maker in found for maker, _ in node.makers.values())
+        if gives and node.bare_type != "ReorderOutput":
+            found.add(node.index)
+    return found
+
+
+def _pair_of_names(one: Node, other: Node, slot: int, *, in_blocks: bool) -> Pair | None:
+    records = one.outputs.get(slot), other.outputs.get(slot)
+    if not all(record is not None and has_elements(record) for record in records):
         return None
-    mine, theirs = one.outputs[0].numpy(), other.outputs[0].numpy()
-    layouts = [TensorLayout(theirs.shape, tuple(range(theirs.ndim)), mine.shape)]
-    if mine.shape == theirs.shape and _gives_blocks(one) != _gives_blocks(other):
-        layouts = list(blocked_layouts(mine.shape, in_b=_gives_blocks(other))) or layouts
+    mine, theirs = one.outputs[slot].numpy(), other.outputs[slot].numpy()
+    layouts = _layouts_of_names(mine.shape, theirs.shape, in_blocks=in_blocks)
     found = ((difference(mine, each.apply(theirs)).relative, each) for each in layouts)
-    distance, layout = min(found, key=lambda each: each[0])
-    return Pair((one.index, 0), (other.index, 0), layout, distance, "kind")
+    distance, layout = min(found, key=lambda each: each[0], default=(math.inf, None))
+    return None if layout is None else Pair((one.index, slot), (other.index, slot), layout, distance, "name")
 
 
-def _gives_blocks(node: Node) -> bool:
-    return node.kernel.startswith(_IN_BLOCKS) and node.bare_type != "ReorderOutput"
+def _layouts_of_names(one: tuple[int, ...], other: tuple[int, ...], *, in_blocks: bool) -> Iterator[TensorLayout]:
+    """The layouts that B's output of an operator may have if A's has the shape `one`. Blocks of channels are padded."""
+    if in_blocks and len(one) == len(other) and all(map(operator.le, one, other)):
+        for layout in blocked_layouts(other, in_b=True):
+            yield layout if one == other else replace(layout, cut=one)
+    elif 0 not in one and math.prod(one) == math.prod(other):
+        yield TensorLayout(other, tuple(range(len(other))), one)
 
 
 def _pair_of_kind(one: Node, other: Node) -> Pair | None:

@@ -274,6 +274,8 @@ _ARGUMENTS_OF: Final[Mapping[str, tuple[str, Sequence[Any]]]] = {"gelu": ("appro
 """The same for arguments that a record omits at their default."""
 _EXPLAINS: Final = 4.0
 """A change explains a difference if it leaves at most this many roundings, and reduces it at least by this factor."""
+_REORDERS: Final = frozenset({"ReorderInput", "ReorderOutput"})
+"""Operators of ONNX Runtime between kernels with another order of elements. They are no part of the program."""
 _MOST_CHANGES: Final = 64
 _MOST_LISTED: Final = 6
 _SCALED: Final = 1e-5
@@ -325,7 +327,7 @@ def named(
     pair = failure.pair
     ours = between(a, pair.a[0], pairs)
     theirs = between(b, pair.b[0], {each.b for each in pairs.values()})
-    other = b.nodes[pair.b[0]]
+    other = next((node for node in reversed(theirs) if node.bare_type not in _REORDERS), b.nodes[pair.b[0]])
     how = _how(failure, ours, theirs, sides)
     found: _Change | None = None
     if failure.given is None:
@@ -387,10 +389,12 @@ def _without_counterpart(ours: Sequence[Node], theirs: Sequence[Node]) -> list[N
 
 
 def _computes(node: Node) -> bool:
-    """Whether the operator computes new floating-point values, or chooses among its inputs."""
+    """Whether the operator computes new floating-point values, rounds them to a narrower type, or chooses among its inputs."""
     if not node.rounding:
         return False
-    return bool(node.concepts & _CHOOSES) or node.operator_class not in ("moves", "casts")
+    if node.operator_class == "casts":
+        return 0 < coarsest(node.inputs.values()) < node.rounding
+    return bool(node.concepts & _CHOOSES) or node.operator_class != "moves"
 
 
 def _changes(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str]) -> Iterator[_Change]:

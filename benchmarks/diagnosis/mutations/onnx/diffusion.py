@@ -31,7 +31,7 @@ FAULTS = (
         "norm",
         "num_groups=2",
         "num_groups=4",
-        "*[norm]: GroupNormalization; *: Div",
+        "*[norm]: GroupNormalization; a *[norm]: GroupNormalization; *: Div",
     ),
     Fault("argument", "epsilon", "norm", "1e-5", "1e-2", "*[norm]: GroupNormalization; *: Cast|Add"),
     Fault(
