@@ -52,7 +52,7 @@ REPORTS: Final = [
         2630 ; gradient of where with an infinity not selected ; origin: mul
         3058 ; gradient of norm at a zero row ; origin: norm
         4177 ; gradient of a squared norm at zero ; origin: norm
-        4780 ; NaN times zero, jit against plain ; origin: where|select_n
+        4780 ; NaN times zero, jit against plain ; origin: where|select_n|convert_element_type
         6566 ; scores plus a mask of -0, jit against plain ; rounding
         10129 ; roll and at.set, jit against plain ; rounding
         12949 ; add and sinh, jit against plain ; rounding

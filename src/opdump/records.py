@@ -77,6 +77,9 @@ names.
 """
 RUN_FACTS: Final[frozenset[str]] = frozenset(get_args(RunFact))
 StatisticValue = float | int | str
+CALL: Final = "jax::jit"
+"""The kernel of the call of a compiled function of JAX, which is recorded beside the operators in it."""
+_REPEATING: Final = frozenset({CALL, "Parameter"})
 
 
 class Statistics(Mapping[str, StatisticValue]):
@@ -224,6 +227,11 @@ class OpRecord:
     def line(self) -> str:
         """The innermost line of the program, as `train.py:175`; empty if unknown."""
         return f"{os.path.basename(self.stack[0].file)}:{self.stack[0].line}" if self.stack else ""
+
+    @property
+    def repeats_operators(self) -> bool:
+        """Whether the outputs are those of operators recorded before: the results of a compiled function of JAX, or a state among them."""
+        return self.kernel in _REPEATING
 
     def __repr__(self) -> str:
         return repr_of("OpRecord", self.op_name, self.place, self.line)

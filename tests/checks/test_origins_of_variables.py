@@ -1,4 +1,4 @@
-"""The origin of a NaN in a TensorFlow variable, and operators that pass on what a variable, data set or list holds."""
+"""The origin of a NaN that the program wrote or that a TensorFlow variable has, and operators that pass on what a variable, data set or list holds."""
 
 from __future__ import annotations
 
@@ -183,3 +183,17 @@ def executed(op_type: str, *values: float) -> tuple[OpRecord, list[tuple[TensorR
     io: IO = "output"
     record = TensorRecord(op=op, io=io, slot=0, dtype="float32", shape=(len(values),))
     return op, [(record, stats_of_summary(summarise(np.array(values, "float32"))))]
+
+
+@pytest.mark.parametrize(("computed", "kind"), [(math.nan, "made"), (0.5, "meant")])
+def test_nan_that_the_program_writes_is_the_origin_only_if_something_is_computed_from_it(
+    computed: float, kind: str
+) -> None:
+    origins = Origins()
+    for each in (
+        execution("SelectV2", "where", 0, {("input", 0): (1.0, ""), ("output", 0): (math.nan, "")}),
+        execution("Reshape", "moved", 0, {("input", 0): (math.nan, "where:0"), ("output", 0): (math.nan, "")}),
+        execution("Mean", "mean", 0, {("input", 0): (math.nan, "moved:0"), ("output", 0): (computed, "")}),
+    ):
+        origins.observe(each.op, each.tensors)
+    assert origins.origin() == (kind, "where")

@@ -153,6 +153,8 @@ class Histories:
             self._keep(op, bad_outputs)
             return ""
         histories = self._read(op, bad_inputs)
+        if not histories and self._latest is not None and op.repeats_operators:
+            histories = [self._latest]
         if bad_outputs:
             self._pass_on(op, histories, inputs, bad_outputs)
             return ""

@@ -189,6 +189,8 @@ class Origins:
         """The first operator that read NaN or infinities from an operator that is not known to have made them, and the source
         that it read.
         """
+        self._wrote_nan = ""
+        """The first operator with which the program wrote NaN. It is the origin once an operator computes NaN from that."""
         self._updates: list[Update] = []
         self._poisons = False
 
@@ -205,9 +207,11 @@ class Origins:
         if read:
             if self._makes_nan(bad, read):
                 self._first["made"] = op.op_name  # of intended infinities: a row that is masked completely
+            elif self._computes_nan(op, bad):
+                self._first["made"] = self._wrote_nan
             self._note_source(op.op_name, read, writes=writes_variable(op.op_type))
         elif gives:
-            self._note_maker(op, bad[0].shape, has_inputs=any(record.io == "input" for record in tensors))
+            self._note_maker(op, bad, has_inputs=any(record.io == "input" for record in tensors))
 
     def _judged(self, op: OpRecord, everything: Sequence[ObservedTensor]) -> list[ObservedTensor]:
         """The tensors with data whose memory has been written; the other outputs are noted as unjudged."""
@@ -228,17 +232,19 @@ class Origins:
         if not bad and is_update(op.op_type):
             self._updates.append((op.op_name, frozenset(record.shape for record in tensors)))
 
-    def _note_maker(self, op: OpRecord, shape: tuple[int, ...], *, has_inputs: bool) -> None:
-        """An operator has bad outputs, and read nothing bad that the dump shows. `shape` is that of the first bad output."""
+    def _note_maker(self, op: OpRecord, bad: Sequence[ObservedTensor], *, has_inputs: bool) -> None:
+        """An operator has bad outputs, and read nothing bad that the dump shows."""
         if reads_variable(op.op_type):
             if not (self._is_settled or "meant" in self._first or self._poisoned):
-                self._overflowed = self._update_of(op.op_name, shape)
+                self._overflowed = self._update_of(op.op_name, bad[0].shape)
             self._first.setdefault("read", self._overflowed or f"a variable (read by {op.op_name})")
         elif (self._poisoned and not has_inputs) or takes_out(op.op_type):
             # Its inputs are not in the dump, and parameters were bad before; or they are known, or existed before.
             self._first.setdefault("read", op.op_name)
         elif class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments):
             self._first.setdefault("meant", op.op_name)  # a mask of -Inf is intended
+            if any(has_nan(record.statistics) for record in bad):
+                self._wrote_nan = self._wrote_nan or op.op_name
         elif "other" not in self._first:
             self._first.setdefault("made", op.op_name)
 
@@ -260,6 +266,12 @@ class Origins:
             return False
         gives_nan = any(record.io == "output" and has_nan(record.statistics) for record in bad)
         return gives_nan and not any(has_nan(record.statistics) for record in read)
+
+    def _computes_nan(self, op: OpRecord, bad: Sequence[ObservedTensor]) -> bool:
+        """Whether an operator computes NaN from NaN that the program wrote in this step."""
+        if self._is_settled or not self._wrote_nan or class_of(op.op_type) != "computes":
+            return False
+        return {"input", "output"} <= {record.io for record in bad if has_nan(record.statistics)}
 
     def origin(self) -> tuple[OriginKind, str]:
         """The operator that made the first NaN or infinity of the step, and how; its name is empty if there is none."""

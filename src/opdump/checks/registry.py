@@ -110,6 +110,7 @@ class Checks:
     ) -> Iterator[Finding]:
         # A Parameter is recorded like an output at the end of a step, but nothing made it there.
         is_older = op.op_type == PARAMETER or (self._was_poisoned and not inputs) or takes_out(op.op_type)
+        is_older |= op.repeats_operators and not self._found.isdisjoint(_NOT_FINITE)
         for record, stats in outputs:
             for name, text in self._words(record, stats).items():
                 if not self._is_expected(op, record, stats, name, inputs):

@@ -14,7 +14,7 @@ from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Array, epsilon_of, in_roundings
 from opdump.comparison.kernel_accuracy import has_graphs
-from opdump.comparison.nodes import CALL, Node, Place, Suspect, reachable
+from opdump.comparison.nodes import Node, Place, Suspect, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
 from opdump.comparison.trace import Trace
 from opdump.comparison.unexplained import results
@@ -32,7 +32,7 @@ from opdump.comparison.value_matching import (
 )
 from opdump.comparison.value_run import Failure, Replays, between, named, run_on_values, wrong_kernel, wrong_kernels
 from opdump.graph import PYNATIVE
-from opdump.records import TensorRecord, shown_shape
+from opdump.records import CALL, TensorRecord, shown_shape
 
 _CERTAIN: Final = 1e-4
 """A pair whose values differ by at most this, relative to their root mean square, is never doubted."""

@@ -316,7 +316,7 @@ class _RankJudge:
         opaque, not_proven = opaque_suspects(a, b, alignment)
         drawn = initial_draws(a, b, alignment)
         if apart or graphs.suspects:
-            opaque = [each for each in opaque if each.b is None or not each.b.repeats_others]
+            opaque = [each for each in opaque if each.b is None or not each.b.op.repeats_operators]
         found.suspects = proven_first(_merged([*drawn, *opaque], [*apart, *graphs.suspects]))
         spread = None if self._values is None else self._values.spread
         self._weigh_by_results(a, b, alignment, graphs, spread)

@@ -15,7 +15,6 @@ from opdump.graph import PYNATIVE
 from opdump.op_types import bare_name, rows_of
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import IO, RUN_FACTS, OpRecord, TensorRecord
-from opdump.step_table import VALUE
 
 Item = TypeVar("Item", bound=Hashable)
 Place = tuple[int, int]
@@ -44,10 +43,6 @@ def reachable(starts: Iterable[Item], following: Callable[[Item], Iterable[Item]
             found.add(each)
             waiting.extend(following(each))
     return found
-
-
-CALL: Final = "jax::jit"
-"""The kernel of the call of a compiled function of JAX, which is recorded beside the operators in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,11 +105,6 @@ class Node:
             self.bare_type == "_to_copy"
             and len({record.dtype for record in (*self.inputs.values(), *self.outputs.values())}) == 1
         )
-
-    @property
-    def repeats_others(self) -> bool:
-        """Whether the outputs are those of operators that are recorded, too: the results of a compiled function of JAX."""
-        return self.op.kernel in (CALL, VALUE)
 
     def overwrites(self, slot: int) -> bool:
         """Whether the operator overwrites an input without reading it."""

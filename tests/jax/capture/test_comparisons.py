@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,8 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import opdump
+from opdump.commands import main
 from opdump.comparison.result import Result
 from opdump.plan import DumpPlan
 
@@ -316,3 +319,13 @@ def test_random_programs_with_random_edits_are_never_benign_where_their_results_
         if (other_data is data and others == operations) and result.verdict == "divergent":
             wrong.append((number, operations, operations, result.headline))
     assert wrong == []
+
+
+def test_the_origin_of_a_nan_is_in_a_compiled_function_and_not_its_call(tmp_path: Path) -> None:
+    def masked_mean(values: Any) -> Any:
+        return jnp.where(values > 0, jnp.nan, values).mean()
+
+    dumped(tmp_path, lambda: jax.jit(masked_mean)(X))
+    found = CliRunner().invoke(main, ["check", str(tmp_path), "--json"]).stdout
+    calls = [each for each in json.loads(found)["findings"] if each["op_type"] == "jit"]
+    assert [(each["origin"], each["inherited"]) for each in calls] == [(False, True)]

@@ -52,7 +52,7 @@ FAULTS = (
     ),
     Fault("argument", "mode of the resize", "up", 'mode="nearest"', 'mode="linear"', "*[up]: Resize|Upsample"),
     Fault("order", "skip first", "joined", "h, skip", "skip, h", "*[joined]: Concat"),
-    Fault("argument", "rate", "share", "0.3", "0.25", "*[share]: Mul; *[noise]: Conv"),
+    Fault("argument", "rate", "share", "0.3", "0.25", "*[share]: Mul|Conv; *[noise]: Conv"),
     Fault("formula", "noise added", "clean", '"Sub"', '"Add"', "*[clean]: Add; a *[clean]: Sub"),
     Fault("argument", "bound", "bounded", '"most", 3.0', '"most", 1.0', "*[bounded]: Clip"),
     Fault("data", "time of one sample", "feeds", "[40.0]", "[41.0]", "*[angles]: Mul"),

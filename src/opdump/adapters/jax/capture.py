@@ -50,7 +50,7 @@ from opdump.interpreter.critical_sections import no_garbage_collection
 from opdump.plan.selection import ModelFilter
 from opdump.plan.unmatched_names import ListMatches
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
-from opdump.records import Frame
+from opdump.records import CALL, Frame
 
 _LOG = logging.getLogger("opdump")
 _PARAMETER: Final = "Parameter"
@@ -371,7 +371,7 @@ class Capture:
             name,
             arguments=facts,
             stack=stack,
-            kernel="jax::jit",
+            kernel=CALL,
             skip="" if self._selection.selects(name, "jit") else "not selected",
         )
 
