@@ -315,8 +315,6 @@ class _RankJudge:
         apart = [suspect for suspect in step.sweep() if not graphs.judged(suspect)]
         opaque, not_proven = opaque_suspects(a, b, alignment)
         drawn = initial_draws(a, b, alignment)
-        if apart or graphs.suspects:
-            opaque = [each for each in opaque if each.b is None or not each.b.op.repeats_operators]
         found.suspects = proven_first(_merged([*drawn, *opaque], [*apart, *graphs.suspects]))
         spread = None if self._values is None else self._values.spread
         self._weigh_by_results(a, b, alignment, graphs, spread)
@@ -482,8 +480,13 @@ def _add_graphs(found: Judgement, graphs: JudgedGraphs) -> None:
 
 
 def _merged(seen: Sequence[Suspect], others: Sequence[Suspect]) -> list[Suspect]:
-    """All suspects, each place once. Suspects in `seen` that ran before the first of `others` come first, the rest of them last."""
+    """All suspects, each place once. Suspects in `seen` that ran before the first of `others` come first, the rest of them last.
+
+    If operators are accused, the results of their function are not.
+    """
     others = _numbers_last(others)
+    if others:
+        seen = [each for each in seen if each.b is None or not each.b.op.repeats_operators]
     told = {suspect.place for suspect in others}
     first = others[0].b if others else None
     new = [suspect for suspect in seen if suspect.place not in told]
