@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 NETWORKS: Final = Path(__file__).parent / "networks"
-SHARED: Final = {"torch": "faults", "onnx": "model"}
+SHARED: Final = {"torch": "faults", "tensorflow": "modes", "onnx": "model"}
 """The module of a framework that its scripts import; it lies beside them when they run."""
 FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mindspore", "onnx")
 _MARK: Final = re.compile(r"  # <([\w-]+)>$")
