@@ -83,6 +83,7 @@ REPLAYERS: Final[Registry[Replayer]] = Registry(
         "ai.onnx.ml": "opdump.adapters.onnxruntime.replay:REPLAYER",
         "com.microsoft": "opdump.adapters.onnxruntime.replay:REPLAYER",
         **dict.fromkeys(("lax", "jnp"), "opdump.adapters.jax.replay:REPLAYER"),
+        "tf": "opdump.adapters.tensorflow.replay:REPLAYER",
         "mindspore": "opdump.adapters.mindspore.replay:REPLAYER",
     },
 )
@@ -91,6 +92,7 @@ REPLAYERS: Final[Registry[Replayer]] = Registry(
 
 _PACKAGES: Final[Mapping[str, str]] = {
     "aten": "torch",
+    "tf": "tensorflow",
     "mindspore": "mindspore",
     **dict.fromkeys(("ai.onnx", "ai.onnx.ml", "com.microsoft"), "onnx onnxruntime"),
     **dict.fromkeys(("lax", "jnp"), "jax"),

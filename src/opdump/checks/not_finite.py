@@ -163,6 +163,13 @@ def is_given_mask(record: ObservedTensor) -> bool:
     return is_neutral(statistics, math.prod(record.shape)) or (is_data and has_only_negative_infinities(statistics))
 
 
+def _is_at_handle(op: OpRecord, record: ObservedTensor) -> bool:
+    """Whether an input is the value of a variable that the operator reads. It is what the operator returns, and its maker is the update of
+    the variable.
+    """
+    return reads_variable(op.op_type) and record.source.startswith(f"{PARAMETER}.")
+
+
 class Origins:
     """Finds the origin of each step of one rank: `observe` its operators in order, read `origin`, call `end_step`."""
 
@@ -198,8 +205,9 @@ class Origins:
         """Process the next operator of the step, in execution order."""
         tensors = self._judged(op, list(all_tensors))
         bad = [record for record in tensors if not_finite(record.statistics)]
-        read = [record for record in bad if record.io == "input"]
-        gives = len(read) < len(bad)
+        inputs = [record for record in bad if record.io == "input"]
+        read = [record for record in inputs if not _is_at_handle(op, record)]
+        gives = len(inputs) < len(bad)
         self._note_variables(op, tensors, bad, gives=gives)
         if op.op_type == PARAMETER:
             return

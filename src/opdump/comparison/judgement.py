@@ -48,7 +48,15 @@ from opdump.comparison.pairs import (
 )
 from opdump.comparison.reference_replay import ReferenceReplay
 from opdump.comparison.result import Neighbour, window
-from opdump.comparison.trace import Trace, are_unrelated_programs, nearest_names, only, with_makers
+from opdump.comparison.trace import (
+    Trace,
+    are_unrelated_programs,
+    have_rewritten_graphs,
+    nearest_names,
+    only,
+    with_makers,
+    without_evidence,
+)
 from opdump.comparison.unexplained import Spread, agree, unexplained, unexplained_by_statistics
 from opdump.plan.selection import KernelPattern
 from opdump.records import TensorRecord
@@ -286,7 +294,11 @@ class _RankJudge:
         graphs = judge_graphs(a, b, alignment)
         _add_graphs(found, graphs)
         found.suspects = [*(each for each in judged.suspects if not graphs.judged(each)), *graphs.suspects]
-        is_replayable = any(can_be_replayed(node.op) for trace in (a, b) for node in trace.nodes)
+        nodes = [*a.nodes, *b.nodes]
+        # The results of code that XLA compiled show its differences; its operators are not recorded.
+        is_replayable = any(can_be_replayed(node.op) for node in nodes) and not any(
+            node.op.op_type == "XlaLaunch" for node in nodes
+        )
         self._weigh_by_results(a, b, alignment, graphs, None if is_replayable else self._by_statistics.spread)
         found.suspects = found.suspects or not_finite(a, b, alignment) or unexplained_by_statistics(a, b, alignment)
         _add_new(found.without_effect, (f"{each.other.op.op_name}: {each.told}" for each in judged.without_effect))
@@ -381,7 +393,10 @@ class _Traces:
                 one, other = read_step(self._a, here, self._rank), read_step(self._b, there, self._rank)
             if self._selected[0] != self._selected[1]:
                 one, other = (only(trace, self._is_selected) for trace in (one, other))
-            self._read[number] = with_makers(one), with_makers(other)
+            one, other = with_makers(one), with_makers(other)
+            if have_rewritten_graphs(one, other):
+                one, other = without_evidence(one), without_evidence(other)
+            self._read[number] = one, other
             self._read.pop(number - 2, None)
         return self._read[number]
 

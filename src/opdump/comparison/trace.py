@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog
 from opdump.catalog.query import Execution
-from opdump.comparison.differences import digest_of
+from opdump.comparison.differences import digest_of, same_bits, same_statistics
 from opdump.comparison.nodes import Node, Place, reachable, scope_of, storages_of
 from opdump.comparison.step_statistics import Columns, Floats, Places, StepRows, columns_of, columns_of_summaries
 from opdump.errors import CorruptDumpError
@@ -146,6 +146,8 @@ def _value(record: TensorRecord) -> Any:
 
 
 _INPUT: Final = re.compile(r"inputs\d+")
+_WITH_VARIABLES: Final = "tf::"
+"""Begins the kernels of operators that name a variable as the source of its value, whatever wrote it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,6 +215,34 @@ def only(trace: Trace, selects: Callable[[str, str], bool]) -> Trace:
     )
 
 
+def have_rewritten_graphs(a: Trace, b: Trace) -> bool:
+    """Whether TensorFlow ran the programs in different modes: few operators have the same name. A graph is rewritten before it runs, so
+    its operators run again on the recorded inputs would be compared with what other operators made.
+    """
+    names = [{node.op.op_name for node in trace.nodes if node.op.kernel.startswith("tf::")} for trace in (a, b)]
+    return all(names) and len(names[0] & names[1]) < _SAME_MODE * min(map(len, names))
+
+
+_SAME_MODE: Final = 0.5
+"""Two programs ran in the same mode if at least this share of the smaller one's operators has the same names."""
+
+
+def without_evidence(trace: Trace) -> Trace:
+    """The trace of a TensorFlow program with operators that cannot be run again, and without the values of variables at their handles."""
+    return replace(trace, nodes=[_without_evidence(node) for node in trace.nodes])
+
+
+def _without_evidence(node: Node) -> Node:
+    handles = {slot for slot, record in node.inputs.items() if record.memory is not None}
+    return replace(
+        node,
+        op=replace(node.op, kernel=node.op.kernel.removeprefix(_WITH_VARIABLES)),
+        inputs={slot: record for slot, record in node.inputs.items() if slot not in handles},
+        outputs={slot: record for slot, record in node.outputs.items() if record.memory is None},
+        makers={slot: maker for slot, maker in node.makers.items() if slot not in handles},
+    )
+
+
 def _renumbered(nodes: Sequence[Node]) -> list[Node]:
     """Renumber a subset of nodes from 0, and drop makers outside of it."""
     places = {node.index: place for place, node in enumerate(nodes)}
@@ -259,6 +289,59 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
 
 
 @dataclass(slots=True)
+class _Variables:
+    """The variables of TensorFlow in a step. Their reads name only the variable, whatever wrote it.
+
+    A write that no adapter sees (in a loop, in a thread of the runtime) is noticed by the next read: then the variable continues in a new storage.
+    """
+
+    _writers: dict[int, Place] = field(default_factory=dict)
+    """The latest output in each storage."""
+    _held: dict[int, TensorRecord] = field(default_factory=dict)
+    _moved: dict[int, int] = field(default_factory=dict)
+    """By number of a variable, its storage, if that is not the number."""
+
+    def read(self, inputs: Mapping[int, TensorRecord]) -> dict[int, TensorRecord]:
+        """The inputs of a node in their storages."""
+        return {slot: self._placed(record, is_read=True) for slot, record in inputs.items()}
+
+    def written(self, index: int, outputs: Mapping[int, TensorRecord]) -> dict[int, TensorRecord]:
+        """The outputs of a node in their storages."""
+        found = {slot: self._placed(record, is_read=False) for slot, record in outputs.items()}
+        for slot, record in found.items():
+            if record.memory is not None:
+                self._writers[record.memory.storage] = index, slot
+        return found
+
+    def writer(self, record: TensorRecord) -> Place | None:
+        """The operator of the step that wrote the variable that an input reads."""
+        is_state = record.memory is not None and names_a_state(leaf_name(record))
+        return self._writers.get(record.memory.storage) if is_state and record.memory is not None else None
+
+    def _placed(self, record: TensorRecord, *, is_read: bool) -> TensorRecord:
+        if record.memory is None:
+            return record
+        number = record.memory.storage
+        storage = self._moved.get(number, number)
+        held = self._held.get(storage)
+        if is_read and held is not None and not _has_same_contents(held, record):
+            storage = self._moved[number] = _FIRST_MOVED + len(self._moved) + storage
+        self._held[storage] = record
+        return replace(record, memory=replace(record.memory, storage=storage))
+
+
+_FIRST_MOVED: Final = 1 << 20
+"""Above the number of every variable."""
+
+
+def _has_same_contents(one: TensorRecord, other: TensorRecord) -> bool:
+    """Whether two recorded tensors have the same elements, or if these were not recorded, the same statistics."""
+    if has_elements(one) and has_elements(other):
+        return one.shape == other.shape and same_bits(one.numpy(), other.numpy())
+    return one.shape == other.shape and same_statistics(one, other)
+
+
+@dataclass(slots=True)
 class _StepReader:
     """Makes the nodes of a step from its records, in execution order."""
 
@@ -272,6 +355,7 @@ class _StepReader:
     """The parameters that nodes of compiled code update."""
     _last: dict[str, int] = field(default_factory=dict)
     """The latest node of each name, because a loop runs an operator several times."""
+    _variables: _Variables = field(default_factory=_Variables)
 
     def add(self, execution: Execution) -> None:
         """Add an operator, a view, or a parameter at the end of the step."""
@@ -296,7 +380,11 @@ class _StepReader:
                 self.updates[index] = name
             inputs, outputs = (_in_graph_shapes(op, records) for records in (inputs, outputs))
             op, inputs = as_read(op, inputs)
-        makers = {slot: maker for slot, record in inputs.items() if (maker := self._output(record.source)) is not None}
+        if has_variables := op.kernel.startswith(_WITH_VARIABLES):
+            inputs = self._variables.read(inputs)
+        makers = {slot: maker for slot, record in inputs.items() if (maker := self._maker(record)) is not None}
+        if has_variables:
+            outputs = self._variables.written(index, outputs)
         if is_compiled and 0 in inputs and 0 in outputs:
             maker = makers.get(0)
             read = inputs[0] if maker is None else self.nodes[maker[0]].outputs.get(maker[1], inputs[0])
@@ -305,6 +393,11 @@ class _StepReader:
         is_rewritten, is_added = "executed_as" in facts, facts.get("source") == "rewriting"
         self.nodes.append(Node(index, op, inputs, outputs, makers, is_rewritten, is_rewritten and is_added))
         self._last[op.op_name] = index
+
+    def _maker(self, record: TensorRecord) -> Place | None:
+        """The maker of an input: the operator that it names, or the latest one that wrote the variable that it names."""
+        maker = self._output(record.source)
+        return self._variables.writer(record) if maker is None else maker
 
     def _output(self, source: str) -> Place | None:
         """The node and slot that a source such as `conv-op3:0` names."""

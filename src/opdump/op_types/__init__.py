@@ -77,13 +77,14 @@ def bare_name(name: str) -> str:
 def is_dispatched(kernel: str) -> bool:
     """Whether a kernel is a function that a framework dispatches. The kernels of TensorFlow and MindSpore are types of graph nodes instead.
 
-    >>> is_dispatched("aten::add.Tensor"), is_dispatched("MatMul"), is_dispatched("mindspore::MatMul")
-    (True, False, False)
+    >>> is_dispatched("aten::add.Tensor"), is_dispatched("MatMul"), is_dispatched("mindspore::MatMul"), is_dispatched("tf::MatMul")
+    (True, False, False, False)
     """
     namespace, has_namespace, _ = kernel.partition("::")
-    return bool(has_namespace) and namespace != "mindspore"
+    return bool(has_namespace) and namespace not in _GRAPHS
 
 
+_GRAPHS: Final = ("mindspore", "tf")
 ROWS: Final = _read_table()
 # Some operators differ only in case: `gather` of PyTorch is `GatherElements`, `Gather` of MindSpore is `index_select`.
 # So the exact spelling is looked up first.

@@ -33,8 +33,8 @@ class TestTensorflowAdapter(AdapterTests):
             return tf.raw_ops.LogicalAnd(x=one, y=other)
         return tf.raw_ops.Mul(x=one, y=other)
 
-    def test_an_update_of_a_variable_leaves_what_it_adds(self, tmp_path: Path) -> None:
-        """The handle has no values; reads of the variable have its new value."""
+    def test_an_update_of_a_variable_has_its_values_before_and_after_and_what_it_adds(self, tmp_path: Path) -> None:
+        """The value of a variable is in the slot of its handle."""
         before, addend = np.arange(4, dtype=np.float32), np.full(4, 0.5, np.float32)
         variable = tf.Variable(before)
         with self.captured(tmp_path) as (clock, writer, _):
@@ -45,11 +45,16 @@ class TestTensorflowAdapter(AdapterTests):
         assert value.numpy().tolist() == before.tolist()
         by_type = [(record.op.op_type, record.io, record.slot, _elements(record)) for record in writer.tensors]
         assert by_type == [
+            ("ReadVariableOp", "input", 0, before.tolist()),
             ("ReadVariableOp", "output", 0, before.tolist()),
             ("Identity", "input", 0, before.tolist()),
             ("Identity", "output", 0, before.tolist()),
+            ("AssignAddVariableOp", "input", 0, before.tolist()),
             ("AssignAddVariableOp", "input", 1, addend.tolist()),
+            ("AssignAddVariableOp", "output", 0, (before + 0.5).tolist()),
+            ("AssignAddVariableOp", "input", 0, (before + 0.5).tolist()),
             ("AssignAddVariableOp", "input", 1, addend.tolist()),
+            ("AssignAddVariableOp", "output", 0, (before + 1.0).tolist()),
         ]
 
     def test_a_reshape_leaves_data_since_tensorflow_has_no_views(self, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_operators_come_after_those_that_they_read() -> None:
         seen.add(op.op_name)
 
 
-def test_an_optimizer_leaves_its_inputs_and_variables_are_read_before_it() -> None:
+def test_an_optimizer_has_its_inputs_with_its_variables_before_and_after_it() -> None:
     weight = tf.Variable([1.0, 2.0])
 
     @tf.function
@@ -137,9 +137,13 @@ def test_an_optimizer_leaves_its_inputs_and_variables_are_read_before_it() -> No
         (update,) = recording.ops(op_type="ResourceApplyGradientDescent", step=step)
         tensors = [tensor for tensor in recording.writer.tensors if tensor.op is update]
         assert [(tensor.io, tensor.slot, tensor.argument) for tensor in tensors] == [
+            ("input", 0, "var"),
             ("input", 1, "alpha"),
             ("input", 2, "delta"),
+            ("output", 0, "var"),
         ]
+        assert recording.array(update, "input", 0).tolist() == expected
+        assert recording.array(update, "output", 0).tolist() == [expected[0] - 1.5, expected[1] - 2.0]
         assert recording.array(update, "input", 2).tolist() == [3.0, 4.0]
     assert weight.numpy().tolist() == [-2.0, -2.0]
 

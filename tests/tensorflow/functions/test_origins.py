@@ -111,7 +111,7 @@ ORIGINS = {
         *["learning_rate/AssignVariableOp_0 (in step 0)"] * 2,
     ),
     "a_product_of_a_function": ("mul", "mul (in step 0)", "mul (in step 0)"),
-    "an_update_that_overflows": ("", *["ResourceApplyGradientDescent (in step 0)"] * 2),
+    "an_update_that_overflows": ("ResourceApplyGradientDescent", *["ResourceApplyGradientDescent (in step 0)"] * 2),
     "an_update_of_a_session": ("", *["train/update_w/ResourceApplyGradientDescent (in step 0)"] * 2),
 }
 

@@ -289,7 +289,7 @@ def test_the_verdict_and_show_name_the_line(tmp_path) -> None:
     program, dump = tmp_path / "train.py", tmp_path / "dump"
     program.write_text(PROGRAM, encoding="utf-8")
     printed = _opdump("run", "--path", dump, "--full", program).stderr
-    assert re.search(r"first infinity: step 0, Log at train\.py:7, 1 of 2 elements of output\.0", printed), printed
+    assert re.search(r"first infinity: step 0, tf::Log at train\.py:7, 1 of 2 elements of output\.0", printed), printed
     shown = _opdump("show", dump, "--source", "train.py:7").stdout
     assert re.search(r"\bLog\b", shown), shown
     assert "Sub" not in shown

@@ -6,25 +6,31 @@ Each signature (a session's set of fetches, a traced function, the eager program
 
 from __future__ import annotations
 
+import gc
 import itertools
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from opdump.adapters.base import DumpComplete
 from opdump.adapters.graph_runtime import GraphRun, RunEmitter, UniqueNames
 from opdump.adapters.host import HostRuntime
 from opdump.adapters.program_stacks import Stack
+from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.graphs.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stacks
+from opdump.graph import PARAMETER_PREFIX
 from opdump.plan.selection import ModelFilter, ModelSelection
 from opdump.plan.unmatched_names import ListMatches, with_nearest
 from opdump.recorder import Recorder
+from opdump.records import Memory
 
 if TYPE_CHECKING:
     from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
@@ -78,6 +84,74 @@ class FailuresOfRuns(Protocol):
     def record(self, error: BaseException, failed: FailedRun) -> None: ...
 
 
+class Variables:
+    """The variables of the eager program, by the identity of their handle: a number, and a name that no other variable has."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._names: dict[int, str] = {}
+        self._taken: Counter[str] = Counter()
+        self._replacements = Replacements()
+
+    def open(self) -> None:
+        """Give names to all variables that exist, and to those that the program makes until `close`."""
+        # Not later: while a thread makes a tuple, another one that looks at all objects would break it.
+        for each in sorted(objects_of(BaseResourceVariable), key=_handle_of):
+            self._add(each)
+        original = BaseResourceVariable.__init__
+
+        def make(variable: Any, *args: Any, **kwargs: Any) -> None:
+            original(variable, *args, **kwargs)
+            self._add(variable)
+
+        self._replacements.replace(BaseResourceVariable, "__init__", make)
+
+    def close(self) -> None:
+        self._replacements.restore()
+
+    def memory(self, variable: Hashable, shape: Sequence[int]) -> Memory:
+        """The location of the value of a variable among the tensors of a step. A variable of a session is identified by its name."""
+        steps = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        return Memory(self._numbers.setdefault(variable, len(self._numbers)), 0, steps)
+
+    def source(self, handle: int) -> str:
+        """The source of the value of a variable in records; empty if the handle does not belong to a variable."""
+        name = self._names.get(handle, "")
+        return f"{PARAMETER_PREFIX}{name}" if name else ""
+
+    def _add(self, variable: Any) -> None:
+        handle = _handle_of(variable)
+        if handle >= 0 and handle not in self._names:
+            name = str(variable._handle_name).partition(":")[0] or "Variable"
+            number, self._taken[name] = self._taken[name], self._taken[name] + 1
+            self._names[handle] = f"{name}_{number}" if number else name
+
+
+def _handle_of(variable: Any) -> int:
+    """The identity of the handle of a variable; -1 if it has none, because it belongs to a graph."""
+    return int(getattr(getattr(variable, "_handle", None), "_id", -1))
+
+
+def objects_of(kind: type) -> Iterator[Any]:
+    """All living objects of a class. Its subclasses are looked up once, because that takes long for an abstract class."""
+    known: dict[type, bool] = {}
+    for each in gc.get_objects():
+        own = type(each)  # `isinstance` would call properties of the program's objects
+        if own not in known:
+            known[own] = issubclass(own, kind)
+        if known[own]:
+            yield each
+
+
+@dataclass(slots=True)
+class EagerTensors:
+    """What is known of the tensors of the eager program in a step, by their identity."""
+
+    makers: dict[int, str] = field(default_factory=dict)
+    follow_backward: set[int] = field(default_factory=set)
+    """Tensors that were computed from gradients, including these."""
+
+
 class Capture:
     """One recorder, and the models found under it.
 
@@ -111,6 +185,11 @@ class Capture:
         self.operators_met: set[str] | None = None
         """Names of the operators of dumped sessions; None if there was none."""
         self.stacks = Stacks()
+        self.variables = Variables()
+        self.records_variables = not self.plan.layout_facts.by_model
+        """Whether records have the values of variables. Dumps in the layout of devices have none, because a handle has no data there."""
+        self.eager = EagerTensors()
+        """The tensors of the running step of the eager program."""
         self._stop_after_dump = stop_after_dump
         self._emitter = RunEmitter(recorder, rank_id=rank_id, device_id=device_id)
         self._names: dict[int, UniqueNames] = {}

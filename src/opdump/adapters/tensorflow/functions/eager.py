@@ -7,35 +7,37 @@ operators of these have the name of the thread, or of the function, as a prefix.
 
 from __future__ import annotations
 
-import gc
 import re
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.eager import execute
+from tensorflow.python.eager import execute, record
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import script_ops
 
-from opdump.adapters.graph_runtime import NamedOperator
+from opdump.adapters.graph_runtime import NamedOperator, live_tensor
+from opdump.adapters.host import HostTensor, host_tensor
 from opdump.adapters.program_stacks import Stack
 from opdump.adapters.replacements import Replacements
-from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.capture import Capture, EagerTensors, Model, objects_of
 from opdump.adapters.tensorflow.functions.instrumented import Probe, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.graphs.library import arguments_of_call, device_of, graph_name, reachable
-from opdump.adapters.tensorflow.graphs.operator_kinds import ModelSlots
+from opdump.adapters.tensorflow.graphs.operator_kinds import READS, ModelSlots, is_assignment, writes_variable
 from opdump.adapters.tensorflow.graphs.program import hidden_operators
 from opdump.adapters.tensorflow.stacks import EAGER
 from opdump.adapters.threads import ThreadEntry
-from opdump.records import SkipReason
+from opdump.recorder import LiveTensor
+from opdump.records import Phase, SkipReason
 
 _MOST_ARGUMENTS: Final = 10_000
 
@@ -59,14 +61,15 @@ class EagerCapture:
         self._names: Counter[str] = Counter()
         self._arguments: dict[str, dict[str, Any]] = {}
         """The same object for operators with the same properties, by which the recorder recognises repeated steps."""
-        self._made: dict[int, str] = {}
-        """Identity of a tensor -> its maker in this step."""
-        self._begun: dict[int, tuple[Counter[str], dict[int, str]]] = {}
+        self._values: dict[int, Any] = {}
+        """Identity of the handle of a variable -> its latest value, if no operator can have changed it unseen."""
+        self._begun: dict[int, tuple[Counter[str], EagerTensors]] = {}
         """The same by step, because the previous one may continue."""
 
     def open(self, steps: ProgramSteps) -> None:
         self._steps = steps
         self._thread = threading.get_ident()
+        self._capture.variables.open()
         if not self._selection.is_empty:
             self._entry.attach()
             self._watch_callbacks()
@@ -76,6 +79,7 @@ class EagerCapture:
 
     def close(self) -> None:
         self._entry.detach()
+        self._capture.variables.close()
         self._replacements.restore()
         self._switch(False)
         if not eager_context.context().op_callbacks:
@@ -92,7 +96,10 @@ class EagerCapture:
             self._datasets.abandon()
 
     def function_called(self, inputs: Iterable[Any], hidden: Iterable[str], step: int) -> None:
-        """A traced function is called in a dumped step: see `DatasetFunctions`."""
+        """A traced function is called in a dumped step: see `DatasetFunctions`. It may write variables."""
+        inputs = list(inputs)
+        for each in inputs:
+            self._values.pop(each._id, None)
         if self._datasets is not None:
             self._datasets.used(inputs, hidden, step, is_told=False)  # the instrumented function has its own note
 
@@ -101,7 +108,7 @@ class EagerCapture:
         with self._capture.lock:
             step = -1 if self._steps is None else self._steps.step
             self._begun = {number: begun for number, begun in self._begun.items() if number >= step - 1}
-            self._names, self._made = self._begun.setdefault(step, (Counter(), {}))
+            self._names, self._capture.eager = self._begun.setdefault(step, (Counter(), EagerTensors()))
         if self._thread == threading.get_ident():
             self._switch((self._has_threads and not self._capture.is_over) or self._wants_step())
         if self._datasets is not None:
@@ -120,6 +127,7 @@ class EagerCapture:
         if on == self._on:
             return
         self._on = on
+        self._values.clear()
         (_register if on else _unregister)(self._ran)
 
     @contextmanager
@@ -207,20 +215,70 @@ class EagerCapture:
         if len(self._arguments) > _MOST_ARGUMENTS:
             self._arguments.clear()
         arguments = self._arguments.setdefault(repr(arguments), arguments)
-        operator = NamedOperator(op_type, shown, task_id, arguments, capture.stacks.of_call(), skip=skip)
+        eager = capture.eager
+        phase = self._phase(op_type, inputs, outputs, steps)
+        kernel = f"tf::{op_type}"
+        operator = NamedOperator(op_type, shown, task_id, arguments, capture.stacks.of_call(), kernel, skip, phase)
         run = capture.run(self._model, steps.step, order=steps.order(steps.step))
         for slot, tensor in enumerate(outputs):
-            self._made[tensor._id] = f"{shown}:{slot}"
+            eager.makers[tensor._id] = f"{shown}:{slot}"
+        read, written = self._variables(operator, op_def, inputs, outputs)
         if skip:
             run.skip(operator)
             return
-        run.emit(
-            operator,
-            live_tensors(
-                self._selection, operator, "input", inputs, op_def.input_arg, lambda each: self._made.get(each._id, "")
-            ),
-            live_tensors(self._selection, operator, "output", outputs, op_def.output_arg),
+        given = live_tensors(
+            self._selection, operator, "input", inputs, op_def.input_arg, lambda each: eager.makers.get(each._id, "")
         )
+        made = live_tensors(self._selection, operator, "output", outputs, op_def.output_arg)
+        run.emit(operator, sorted([*read, *given], key=itemgetter(0)), [*made, *written])
+
+    def _phase(self, op_type: str, inputs: Sequence[Any], outputs: Sequence[Any], steps: ProgramSteps) -> Phase:
+        """The phase of an operator; what follows from gradients is noted."""
+        follow = self._capture.eager.follow_backward
+        follows = any(
+            # A tape records the forward pass of a further gradient, whatever wrote the variables that it reads.
+            each._id in follow and (each.dtype != tf.resource or not record.could_possibly_record())
+            for each in inputs
+        )
+        phase: Phase = "backward" if steps.is_in_gradient else "optimizer" if follows else "forward"
+        if phase != "forward":
+            follow.update(each._id for each in outputs)
+            if writes_variable(op_type):
+                follow.update(each._id for each in inputs if each.dtype == tf.resource)
+        return phase
+
+    def _variables(
+        self, operator: NamedOperator, op_def: Any, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> tuple[list[LiveTensor], list[LiveTensor]]:
+        """The values of the variables that an operator reads, in the slots of their handles, and of those that it wrote."""
+        given: list[LiveTensor] = []
+        made: list[LiveTensor] = []
+        writes = writes_variable(operator.op_type)
+        if not (writes or operator.op_type in READS) or not self._capture.records_variables:
+            return given, made
+        names = dict(enumerate(each.name for each in op_def.input_arg))
+        if operator.op_type == "ReadVariableOp":
+            self._values[inputs[0]._id] = outputs[0]
+        for slot, handle in enumerate(inputs):
+            if handle.dtype != tf.resource:
+                continue
+            before = self._values.get(handle._id) if writes else _value_of(handle, self._values)
+            if before is not None and not is_assignment(operator.op_type):
+                source = self._capture.variables.source(handle._id)
+                given.append(self._live_variable(slot, names.get(slot, ""), handle, before, source))
+            after = _value_of(handle, {}) if writes else None
+            if after is not None:
+                self._values[handle._id] = after
+                made.append(self._live_variable(len(made), names.get(slot, ""), handle, after))
+        wants_inputs, wants_outputs = self._selection.wants("input"), self._selection.wants("output")
+        return given if wants_inputs else [], made if wants_outputs else []
+
+    def _live_variable(self, slot: int, argument: str, handle: Any, value: Any, source: str = "") -> LiveTensor:
+        """The value of a variable for the recorder."""
+        tensor = host_tensor(value._numpy())
+        if isinstance(tensor, HostTensor):
+            tensor.memory = self._capture.variables.memory(handle._id, tensor.shape)
+        return live_tensor(slot, argument, tensor, source)
 
     def _skip_of(
         self, op_type: str, op_name: str, shown: str, inputs: Sequence[Any], outputs: Sequence[Any]
@@ -229,6 +287,19 @@ class EagerCapture:
         if reason or not outputs or has_data(outputs) or (self._selection.wants_inputs and has_data(inputs)):
             return reason
         return "handle"
+
+
+def _value_of(handle: Any, known: dict[int, Any]) -> Any:
+    """The value of a variable, read without the callbacks of the program; None if it has none, or its element type is unknown."""
+    if handle._id in known:
+        return known[handle._id]
+    facts = getattr(handle, "_handle_data", None)
+    if facts is None or not facts.is_set or len(facts.shape_and_type) != 1:
+        return None
+    attributes = ("dtype", facts.shape_and_type[0].dtype)
+    context = eager_context.context()
+    with context.device(handle.device):
+        return execute.quick_execute("ReadVariableOp", 1, [handle], attributes, context)[0]
 
 
 def _register(callback: Callable[..., Any]) -> list[Any]:
@@ -302,11 +373,10 @@ class DatasetFunctions:
         self._replacements = Replacements()
 
     def open(self) -> None:
-        for found in gc.get_objects():
-            if issubclass(type(found), iterator_ops.OwnedIterator):
-                self._remember(getattr(found, "_iterator_resource", None), getattr(found, "_dataset", None))
-            elif issubclass(type(found), dataset_ops.DatasetV2):
-                self._remember(getattr(found, "_variant_tensor_attr", None), found)
+        for found in objects_of(iterator_ops.OwnedIterator):
+            self._remember(getattr(found, "_iterator_resource", None), getattr(found, "_dataset", None))
+        for found in objects_of(dataset_ops.DatasetV2):
+            self._remember(getattr(found, "_variant_tensor_attr", None), found)
         made = dataset_ops.DatasetV2.__init__
         create = iterator_ops.OwnedIterator._create_iterator
         of_devices = multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__

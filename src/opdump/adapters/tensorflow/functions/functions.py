@@ -241,17 +241,24 @@ class FunctionCapture:
     ) -> Any:
         current = copy.current
         with current.lock:
-            call = DumpedCall(self._capture, self._run(model, step))
+            call = DumpedCall(self._capture, self._run(model, step), inputs, tuple(map(self._source_of, inputs)))
             current.call = call
             try:
                 outputs = _renamed(original, context, copy, inputs, num_outputs)
                 eager_context.async_wait()
             finally:
                 current.call = None
+        copy.emitted(call, outputs or ())
         self._skip_operators(call, copy)
         if call.error is not None:
             raise call.error
         return outputs
+
+    def _source_of(self, tensor: Any) -> str:
+        """The source of an argument of a call."""
+        if tensor.dtype == tf.resource:
+            return self._capture.variables.source(tensor._id)
+        return self._capture.eager.makers.get(tensor._id, "")
 
     def _run(self, model: Model, step: int) -> GraphRun:
         return self._capture.run(

@@ -14,6 +14,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +30,7 @@ from opdump.adapters.graph_runtime import (
     OperatorSelection,
     live_tensor,
 )
-from opdump.adapters.host import host_tensor
+from opdump.adapters.host import HostTensor, host_tensor
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.functions.optimised import (
     CALL_ATTRIBUTES,
@@ -64,11 +65,22 @@ from opdump.adapters.tensorflow.graphs.library import (
     is_plumbing,
     note_of_call,
 )
-from opdump.adapters.tensorflow.graphs.operator_kinds import PASSES_ON, SKIPS, ModelSlots, left_alone
+from opdump.adapters.tensorflow.graphs.operator_kinds import (
+    PASSES_ON,
+    READS,
+    SKIPS,
+    ModelSlots,
+    is_assignment,
+    is_of_gradient,
+    left_alone,
+    phases_of,
+    writes_variable,
+)
 from opdump.adapters.tensorflow.graphs.outcomes import Outcomes, Region, Tensor, rewritten_operators
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator, function_program, shown_names
+from opdump.adapters.tensorflow.graphs.trials import FunctionShapes, ShapeOf
 from opdump.recorder import LiveTensor
-from opdump.records import IO, SkipReason
+from opdump.records import IO, Phase, SkipReason
 
 # Emits operators from within the instrumented copy of a function: a probe is an operator that passes tensors of others to the recorder.
 
@@ -83,6 +95,10 @@ class DumpedCall:
 
     capture: Capture
     run: GraphRun
+    inputs: Sequence[Any] = ()
+    """The arguments of the call."""
+    sources: tuple[str, ...] = ()
+    """The source of each argument: its maker in the eager program, or the variable; empty for others."""
     bodies: Counter[int] = field(default_factory=Counter)
     """The number of runs of each body, by its number."""
     error: Exception | None = None
@@ -100,15 +116,25 @@ class CurrentCall:
 class Probe:
     """Called with the values of the inputs and outputs of some operators after they have run.
 
-    Slots refer to the arrays by position, followed by `texts`; `bodies` are the numbers of the bodies that ran when it is called.
+    Slots refer to the arrays by position, followed by `texts`; `bodies` are the numbers of the bodies that ran when it is called. `variables`
+    are the positions of the values of variables, each with the number of the argument that is the handle.
     """
 
     def __init__(
-        self, current: CurrentCall, operators: Sequence[BlockOperator], texts: Sequence[str], bodies: Sequence[int]
+        self,
+        current: CurrentCall,
+        operators: Sequence[BlockOperator],
+        texts: Sequence[str],
+        bodies: Sequence[int],
+        variables: Mapping[int, int],
     ) -> None:
         self._current = current
-        self._operators = ArrayBlock(operators, texts) if operators else None
+        self._operators = operators
+        self._texts = texts
         self._bodies = bodies
+        self._variables = variables
+        self._blocks: dict[tuple[object, ...], ArrayBlock] = {}
+        """By the sources of the arguments, which usually are the same in each call."""
 
     def __call__(self, *arrays: Any) -> list[Any]:
         call = self._current.call
@@ -117,13 +143,47 @@ class Probe:
         try:
             with call.capture.lock:
                 call.bodies.update(self._bodies)
-                if self._operators is not None:
+                if self._operators:
                     # For one element the runtime passes a numpy scalar, whose memory is only valid while it is used.
                     held = [*map(np.asarray, arrays)]
-                    self._operators.emit(call.run, held, lambda number: host_tensor(held[number]))
+                    self._block(call).emit(call.run, held, lambda number: self._host(call, number, held[number]))
         except Exception as error:  # noqa: BLE001  any error is raised when the call has ended
             call.error = error
         return _NOTHING
+
+    def _host(self, call: DumpedCall, number: int, array: Any) -> HostTensor | str:
+        tensor = host_tensor(array)
+        if number in self._variables and isinstance(tensor, HostTensor):
+            handle = call.inputs[self._variables[number]]._id
+            tensor.memory = call.capture.variables.memory(handle, tensor.shape)
+        return tensor
+
+    def _block(self, call: DumpedCall) -> ArrayBlock:
+        """The operators, with the sources that the arguments have in this call."""
+        read = (call.inputs[number]._id for number in self._variables.values())
+        key = (call.sources, *read)
+        if key not in self._blocks:
+            if len(self._blocks) >= _BLOCKS:
+                self._blocks.clear()
+            operators = [
+                each._replace(inputs=[slot._replace(source=_given(slot.source, call.sources)) for slot in each.inputs])
+                for each in self._operators
+            ]
+            self._blocks[key] = ArrayBlock(operators, self._texts)
+        return self._blocks[key]
+
+
+_BLOCKS: Final = 16
+_ARGUMENT: Final = "\0"
+"""Begins the source of a tensor that is an argument of the function; its number follows."""
+
+
+def _given(source: str, sources: Sequence[str]) -> str:
+    """The source of a tensor in a call whose arguments have these sources."""
+    if not source.startswith(_ARGUMENT):
+        return source
+    number = int(source.removeprefix(_ARGUMENT))
+    return sources[number] if number < len(sources) else ""
 
 
 def has_data(tensors: Iterable[Any]) -> bool:
@@ -197,17 +257,23 @@ class Naming:
     names: Mapping[str, str]
     sources: Mapping[Key, str] = field(default_factory=dict)
 
+    program: Program | None = None
+
     def source(self, slot: Slot) -> str:
         """The maker of the input in a slot; empty if unknown."""
-        maker, _, number = slot.source.rpartition(":")
-        return f"{self.names.get(maker, maker)}:{number}" if maker else self.sources.get(slot.key, "")
+        key = slot.key if self.program is None else self.program.resolved(slot.key)
+        maker, _, number = key.rpartition(":")
+        if maker in self.names:
+            return f"{self.names[maker]}:{number}"
+        return self.sources.get(key) or slot.source
 
     def within(self, call: ProgramOperator, program: Program, arguments: Sequence[str]) -> Naming:
         """For the program of a function that an operator of this one calls."""
         path = self.names[call.name]
         names = {op.name: self.names.get(f"{call.name}/{op.name}", f"{path}/{op.name}") for op in program.operators}
         given = zip(arguments, call.inputs, strict=True) if len(arguments) == len(call.inputs) else ()
-        return Naming(names, {f"{argument}:0": self.source(slot) for argument, slot in given})
+        sources = {f"{argument}:0": self.source(slot) for argument, slot in given}
+        return Naming(names, sources, program)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +299,8 @@ class _SeenSlot:
     argument: str
     source: str
     tensor: Tensor | str
+    variable: int = -1
+    """The number of the argument that is the handle, for the value of a variable."""
 
 
 @dataclass(slots=True)
@@ -244,6 +312,13 @@ class _Seen:
     stands_in: Tensor | None
     inputs: list[_SeenSlot]
     outputs: list[_SeenSlot]
+    accesses: list[str]
+    """Operators that read or write the same variables before."""
+
+    def predecessors(self) -> Iterator[str]:
+        """The names of operators that are recorded before this one."""
+        yield from (slot.source.rpartition(":")[0] for slot in self.inputs)
+        yield from self.accesses
 
     def tensors(self) -> Iterator[Tensor]:
         for slot in (*self.inputs, *self.outputs):
@@ -259,7 +334,8 @@ class _Group:
     stage: int
     device: str
     seen: list[_Seen] = field(default_factory=list)
-    tensors: dict[Tensor, int] = field(default_factory=dict)
+    tensors: dict[tuple[Tensor, int], int] = field(default_factory=dict)
+    """The tensors, those of variables with the number of the handle."""
     bodies: list[int] = field(default_factory=list)
     anchors: list[str] = field(default_factory=list)
     """The nodes after which the probe runs."""
@@ -278,6 +354,8 @@ class Observed:
         library: Library,
         current: CurrentCall,
         task_ids: Iterator[int],
+        phases: Mapping[str, Phase],
+        shape_of: ShapeOf,
     ) -> None:
         self.probes: list[Probe] = []
         self.graph = PlacedGraph(executed, library)
@@ -289,7 +367,7 @@ class Observed:
         self._library = library
         self._current = current
         arguments = [f"{name}:0" for name, node in executed.nodes.items() if node.op == "_Arg"]
-        self._outcomes = Outcomes(program, executed, fed=arguments)
+        self._outcomes = Outcomes(program, executed, fed=arguments, shape_of=shape_of)
         self._named = {op.name: op for op in program.operators}
         self._naming = Naming({})
         self._first = 0
@@ -302,6 +380,11 @@ class Observed:
         self._constants: dict[Key, bool] = {}
         """Tensor -> whether it depends only on constants."""
         self._counted: dict[int, int] = {}
+        self._written: dict[int, list[str]] = {}
+        """The number of the handle of a variable -> the added node that reads it after the last operator that wrote it."""
+        self._accesses: dict[str, tuple[str, tuple[str, ...]]] = {}
+        """Variable -> the operator that wrote it last, and those that have read it since."""
+        self._phases = phases
 
     def kept_calls(self) -> Iterator[KeptCall]:
         """The calls of functions that the runtime keeps as calls."""
@@ -345,7 +428,7 @@ class Observed:
         order = graph.place(preferred, fallible)
         place = {name: number for number, name in enumerate(order)}
         self._seen.sort(key=lambda each: max(place[each.node], *(place[name] for name, _ in each.tensors()), 0))
-        self._seen = _behind_makers(self._seen)
+        self._seen = _behind_predecessors(self._seen)
         groups = self._grouped()
         self._count_bodies(groups, place)
         self._add_probes(groups, self._copies_of_what_is_left_alone(groups), fallible)
@@ -366,7 +449,8 @@ class Observed:
         facts = {} if skip else self._outcomes.facts(op)
         if "inside" in facts:
             facts["inside"] = self._shown(self._naming.names[facts["inside"]])
-        operator = op.named(next(self._task_ids), name=self._shown(name), facts=facts)
+        phase = self._phases.get(op.name, "forward")
+        operator = op.named(next(self._task_ids), name=self._shown(name), facts=facts, phase=phase)
         home = self._outcomes.nodes.get(op.name, "") if self._outcomes.of[op.name] == "ran" else ""
         if not skip and not self._see(operator, op, home):
             # Missing are nodes that only pass on an argument without other readers, and lists of values that a loop does not change.
@@ -382,7 +466,9 @@ class Observed:
             slot.is_handle for slot in op.outputs
         ):
             facts = {"source": "rewriting", "executed_as": op.node.op, **device_of(op.node.device)}
-            self._see(op.named(next(self._task_ids), name=self._shown(op.name), facts=facts), op, op.node.name)
+            phase: Phase = "backward" if is_of_gradient(op.name) else "forward"
+            operator = op.named(next(self._task_ids), name=self._shown(op.name), facts=facts, phase=phase)
+            self._see(operator, op, op.node.name)
 
     def _shown(self, name: str) -> str:
         return self._capture.shown(self._model, name)
@@ -418,8 +504,75 @@ class Observed:
         # If an input of the program's operator is missing, the node has another input instead.
         inputs = self._taken(op, "input", lambda slot: self._tensor(slot.key, node) or reads[slot.slot])
         outputs = self._taken(op, "output", lambda slot: self._tensor(slot.key, near))
-        self._seen.append(_Seen(operator, node, stands_in, inputs, outputs))
+        read, written = self._variables(op, home, outputs)
+        inputs, outputs = sorted([*read, *inputs], key=attrgetter("slot")), [*outputs, *written]
+        self._seen.append(
+            _Seen(operator, node, stands_in, inputs, outputs, self._accesses_before(op, operator.op_name))
+        )
         return True
+
+    def _variables(
+        self, op: ProgramOperator, home: str, outputs: Sequence[_SeenSlot]
+    ) -> tuple[list[_SeenSlot], list[_SeenSlot]]:
+        """The values of the variables that an operator reads, in the slots of their handles, and of those that it writes.
+
+        Only in nodes that run as often as the whole: a node that is added to a branch or loop would have to run in the same iterations.
+        """
+        read: list[_SeenSlot] = []
+        written: list[_SeenSlot] = []
+        if not (op.op_type in READS or writes_variable(op.op_type)) or not self._capture.records_variables:
+            return read, written
+        is_sure = bool(home) and self._program.bodies[op.body].is_sure
+        for slot in op.inputs:
+            source = self._naming.source(slot)
+            if not slot.is_handle or not source.startswith(_ARGUMENT):
+                continue
+            number = int(source.removeprefix(_ARGUMENT))
+            before: Tensor | None = None
+            after: Tensor | None = None
+            if op.op_type == "ReadVariableOp":
+                before = self._tensor(op.outputs[0].key, home)
+            elif is_sure:
+                before, after = self._around(op, home, slot, number)
+            if before is not None:
+                read.append(_SeenSlot(slot.slot, slot.argument, source, before, number))
+            if after is not None:
+                written.append(_SeenSlot(len(outputs) + len(written), slot.argument, "", after, number))
+        wants_inputs, wants_outputs = self._selection.wants("input"), self._selection.wants("output")
+        return read if wants_inputs else [], written if wants_outputs else []
+
+    def _accesses_before(self, op: ProgramOperator, name: str) -> list[str]:
+        """The operators that read or write the variables of an operator before it, if either of them writes. No tensor passes between them."""
+        found: list[str] = []
+        for slot in op.inputs:
+            if slot.is_handle:
+                variable = self._naming.source(slot)
+                writer, readers = self._accesses.get(variable, ("", ()))
+                found.append(writer)
+                if writes_variable(op.op_type):
+                    found += readers
+                    self._accesses[variable] = name, ()
+                else:
+                    self._accesses[variable] = writer, (*readers, name)
+        return found
+
+    def _around(self, op: ProgramOperator, home: str, slot: Slot, number: int) -> tuple[Tensor | None, Tensor | None]:
+        """The value of a variable before and after the node of an operator, as far as the operator reads or writes it."""
+        dtype = next((op.node.attr[name] for name in ("dtype", "T") if name in op.node.attr), None)
+        if dtype is None:
+            return None, None
+        handle = tensor_of(self._executed.inputs(self._executed.nodes[home])[slot.slot])
+        behind = self._written.get(number, ())
+        before: Tensor | None = None
+        after: Tensor | None = None
+        if is_assignment(op.op_type):
+            self.graph.after[home] += behind
+        else:
+            before = self._edits.value_before(home, handle, dtype, behind), 0
+        if writes_variable(op.op_type):
+            after = self._edits.value_after(home, handle, dtype), 0
+            self._written[number] = [after[0]]
+        return before, after
 
     def _stand_in(self, op: ProgramOperator) -> tuple[Tensor | None, str]:
         """A result of an operator without a node, and the node at whose place it runs: none for constants, which are copied."""
@@ -443,7 +596,8 @@ class Observed:
                 )
             else:
                 is_text = self.graph.dtype(seen) == _STRING
-                source = self._capture.shown_source(self._model, self._naming.source(slot))
+                made = self._naming.source(slot) if io == "input" else ""
+                source = self._capture.shown_source(self._model, made)
                 found.append(_SeenSlot(slot.slot, slot.argument, source, "string" if is_text else seen))
         return found
 
@@ -505,12 +659,12 @@ class Observed:
         groups: list[_Group] = []
         current: dict[tuple[Region, int, str], _Group] = {}
         stage_of: dict[tuple[Region, str], int] = {}
-        """The order of the operators of a region: each after the makers of its inputs."""
+        """The order of the operators of a region: each after its predecessors."""
         for each in self._seen:
             region = graph.regions[each.node] if each.stands_in is None else graph.region_of(each.stands_in)
             stages = (graph.stages[tensor[0]] + (graph.region_of(tensor) != region) for tensor in each.tensors())
-            makers = (stage_of.get((region, slot.source.rpartition(":")[0]), 0) for slot in each.inputs)
-            stage = stage_of[region, each.operator.op_name] = max(graph.stages[each.node], *stages, *makers, 0)
+            before = (stage_of.get((region, name), 0) for name in each.predecessors())
+            stage = stage_of[region, each.operator.op_name] = max(graph.stages[each.node], *stages, *before, 0)
             device = graph.nodes[each.node].device
             group = current.get((region, stage, device))
             if group is None or len(group.tensors) >= _TENSORS:
@@ -518,8 +672,9 @@ class Observed:
                 groups.append(group)
                 current[region, stage, device] = group
             group.seen.append(each)
-            for tensor in each.tensors():
-                group.tensors.setdefault(tensor, len(group.tensors))
+            for slot in (*each.inputs, *each.outputs):
+                if not isinstance(slot.tensor, str):
+                    group.tensors.setdefault((slot.tensor, slot.variable), len(group.tensors))
             if not each.outputs or any(isinstance(slot.tensor, str) for slot in each.outputs):
                 group.anchors.append(each.node)
         return groups
@@ -548,7 +703,7 @@ class Observed:
 
     def _copies_of_what_is_left_alone(self, groups: Sequence[_Group]) -> dict[Tensor, Tensor]:
         """The tensors that are recorded."""
-        looked_at = {tensor for group in groups for tensor in group.tensors}
+        looked_at = {tensor for group in groups for tensor, _ in group.tensors}
         looked_at |= {each for name, read in self.graph.inputs.items() if name.startswith(MINE) for each in read}
         wanted = looked_at & {*map(tensor_of, left_alone(self._executed))}
         readers = readers_of(self.graph, wanted)
@@ -568,26 +723,29 @@ class Observed:
                 )
                 for each in group.seen
             ]
-            probe = Probe(self._current, operators, texts, group.bodies)
+            variables = {place: handle for (_, handle), place in group.tensors.items() if handle >= 0}
+            probe = Probe(self._current, operators, texts, group.bodies, variables)
             self.probes.append(probe)
             before = last.setdefault(group.region, [])
             after = [*dict.fromkeys(group.anchors), *(name for _, name in before[-1:])]
-            name = self._edits.probe(probe, [copies.get(each, each) for each in group.tensors], after, group.device)
+            name = self._edits.probe(probe, [copies.get(each, each) for each, _ in group.tensors], after, group.device)
             before.append((group.stage, name))
         order_regions(self._edits, graph, last, fallible)
 
 
-def _behind_makers(seen: Sequence[_Seen]) -> list[_Seen]:
-    """The operators, each after the makers of its inputs; an operator that represents the node of another has the position of that node."""
+def _behind_predecessors(seen: Sequence[_Seen]) -> list[_Seen]:
+    """The operators, each after its predecessors; an operator that represents the node of another has the position of that node."""
     places = {each.operator.op_name: place for place, each in enumerate(seen)}
 
-    def makers(place: int) -> list[int]:
-        return [places[name] for slot in seen[place].inputs if (name := slot.source.rpartition(":")[0]) in places]
+    def predecessors(place: int) -> list[int]:
+        return [places[name] for name in seen[place].predecessors() if name in places]
 
-    return [seen[place] for place in in_order(range(len(seen)), makers)]
+    return [seen[place] for place in in_order(range(len(seen)), predecessors)]
 
 
-def _block_slots(seen: Sequence[_SeenSlot], tensors: Mapping[Tensor, int], texts: list[str]) -> tuple[BlockSlot, ...]:
+def _block_slots(
+    seen: Sequence[_SeenSlot], tensors: Mapping[tuple[Tensor, int], int], texts: list[str]
+) -> tuple[BlockSlot, ...]:
     """The slots of a block with these tensors, and the texts that follow them, which are extended."""
     found = []
     for each in seen:
@@ -595,7 +753,7 @@ def _block_slots(seen: Sequence[_SeenSlot], tensors: Mapping[Tensor, int], texts
             texts.append(each.tensor)
             place = len(tensors) + len(texts) - 1
         else:
-            place = tensors[each.tensor]
+            place = tensors[each.tensor, each.variable]
         found.append(BlockSlot(each.slot, each.argument, each.source, place))
     return tuple(found)
 
@@ -645,7 +803,17 @@ class InstrumentedFunction:
                 )
                 self.hidden += functions_of(op.node)
         config = context.function_call_options.config_proto_serialized
-        made = self._make(self._library(name), program, Naming(names), inputs, config)
+        definition = self._library(name)
+        arguments = [f"{each.name}:0" for each in definition.signature.input_arg]
+        sources = {argument: f"{_ARGUMENT}{number}" for number, argument in enumerate(arguments)}
+        naming = Naming(names, sources, program)
+        after = capture.eager.follow_backward
+        follow = [argument for argument, each in zip(arguments, inputs, strict=False) if each._id in after]
+        is_gradient = _OF_BACKWARD.match(name) is not None
+        made = self._make(definition, program, naming, inputs, config, is_gradient=is_gradient, follow=follow)
+        phases = phases_of(program, is_gradient=is_gradient, follow=follow)
+        self.results = [self._result(naming, program, phases, key) for key in program.returned]
+        """For each result, its source, and whether it was computed from gradients."""
         capture.recorder.matched_kernels |= self._selection.matched_kernels
         self.name, self.is_copy = made or name, made is not None
         if made is None:
@@ -653,6 +821,22 @@ class InstrumentedFunction:
                 f"{name} is not shown: the graph that TensorFlow executes for it is not available, or would change if it was observed"
             )
             self.bodies.append(self._unseen(program, names))
+
+    def _result(self, naming: Naming, program: Program, phases: Mapping[str, Phase], key: Key) -> tuple[str, bool]:
+        maker = program.resolved(key).rpartition(":")[0]
+        source = naming.source(Slot(0, "", key, 0))
+        if not source.startswith(_ARGUMENT):
+            source = self._capture.shown_source(self._model, source)
+        return source, phases.get(maker, "forward") != "forward"
+
+    def emitted(self, call: DumpedCall, outputs: Sequence[Any]) -> None:
+        """Note the makers of the results of a call."""
+        eager = call.capture.eager
+        for tensor, (source, follows) in zip(outputs, self.results, strict=False):
+            if maker := _given(source, call.sources):
+                eager.makers[tensor._id] = maker
+            if follows:
+                eager.follow_backward.add(tensor._id)
 
     def as_the_programs(self, text: str) -> str:
         """A message of the runtime with the program's names instead of those of copies and of recomputed operators."""
@@ -667,8 +851,11 @@ class InstrumentedFunction:
         config: bytes,
         *,
         is_inner: bool = False,
+        is_gradient: bool = False,
+        follow: Collection[Key] = (),
     ) -> str | None:
-        """The name of the copy of a function; unless another function calls it, the copy has an additional argument.
+        """The name of the copy of a function; unless another function calls it, the copy has an additional argument. `is_gradient`, `follow`: see
+        `phases_of`.
 
         None if the executed graph is not available, or would change with probes in it.
         """
@@ -691,6 +878,8 @@ class InstrumentedFunction:
             self._library,
             self.current,
             self._task_ids,
+            phases_of(program, is_gradient=is_gradient, follow=follow),
+            FunctionShapes(program, self._library, [*map(_shape_of, inputs)]),
         )
         copies = {call.node: self._copy_of_call(call, naming) for call in observed.kept_calls()}
         calls = {node: copy for node, copy in copies.items() if copy is not None}
@@ -746,6 +935,17 @@ class InstrumentedFunction:
         self.definitions.append(str(definition.signature.name))
 
 
+def _shape_of(tensor: Any) -> tuple[int, ...] | None:
+    """The shape of an argument of a function; for the handle of a variable, that of the variable; None if it is unknown."""
+    if tensor.dtype not in _HANDLES:
+        return tuple(tensor.shape)
+    facts = getattr(tensor, "_handle_data", None)
+    if facts is None or not facts.is_set or len(facts.shape_and_type) != 1:
+        return None
+    shape = tf.TensorShape(facts.shape_and_type[0].shape)
+    return tuple(shape) if shape.is_fully_defined() else None
+
+
 def _is_same(plain: Any, own: Any, calls: Iterable[str]) -> bool:
     """Whether the runtime executes the same graph for a copy as for the function; `calls` are nodes that call copies."""
     nodes = {node.name: node for graph in plain.partition_graphs for node in graph.node}
@@ -758,4 +958,6 @@ def _is_same(plain: Any, own: Any, calls: Iterable[str]) -> bool:
     return not executed.differing(ExecutedGraph(own.partition_graphs, added=MINE))
 
 
+_OF_BACKWARD: Final = re.compile(r"^__\w*_backward_")
+"""Names of functions that are gradients of others."""
 _NO_OPERATORS: Final = BodyOperators.of((), 0)

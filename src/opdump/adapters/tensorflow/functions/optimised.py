@@ -356,6 +356,20 @@ class Edits:
         }
         return self._add("PyFunc", read, attributes, after, device if "CPU" in device else self._host)
 
+    def value_before(self, name: str, handle: Tensor, dtype: AttrValue, after: Iterable[str]) -> str:
+        """The value of a variable before a node that reads or writes it runs."""
+        waited = [*self._graph.after[name], *after]
+        added = self._value(name, handle, dtype, waited)
+        self._graph.after[name].append(added)
+        return added
+
+    def value_after(self, name: str, handle: Tensor, dtype: AttrValue) -> str:
+        """The value of a variable after a node wrote it."""
+        return self._value(name, handle, dtype, [name])
+
+    def _value(self, name: str, handle: Tensor, dtype: AttrValue, after: Iterable[str]) -> str:
+        return self._add("ReadVariableOp", [handle], {"dtype": dtype}, after, self._graph.nodes[name].device)
+
     def run_instead(self, name: str, function: str) -> None:
         """Let a call run a copy of its function, unchanged otherwise."""
         node = NodeDef()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from opdump.adapters.tensorflow.graphs.library import (
     producer,
     reachable,
 )
-from opdump.adapters.tensorflow.graphs.operator_kinds import is_update, writes_variable
+from opdump.adapters.tensorflow.graphs.operator_kinds import is_of_gradient, is_update, writes_variable
 from opdump.adapters.tensorflow.stacks import EAGER, replace_methods
 
 
@@ -61,6 +62,7 @@ class ProgramSteps:
         self._provisional = False  # the previous step has ended, and no forward has begun since
         self._reopened = False  # it continues
         self._applying = 0  # running optimizers
+        self._here = threading.local()
 
     @property
     def step(self) -> int:
@@ -121,6 +123,20 @@ class ProgramSteps:
         if self._by_hand or self._reopened:
             self._end_eager()
         self._confirm()
+
+    @property
+    def is_in_gradient(self) -> bool:
+        """Whether this thread computes gradients eagerly."""
+        return getattr(self._here, "gradients", 0) > 0
+
+    @contextmanager
+    def in_gradient(self) -> Iterator[None]:
+        """The operators in the block compute gradients."""
+        self._here.gradients = getattr(self._here, "gradients", 0) + 1
+        try:
+            yield
+        finally:
+            self._here.gradients -= 1
 
     def gradients_begin(self, variables: Iterable[int]) -> None:
         """Gradients are computed eagerly."""
@@ -198,8 +214,6 @@ class ProgramSteps:
 
 # Finds the effect of traced functions on the steps of the program: whether they compute gradients, and which variables they update.
 
-_GRADIENTS: Final = re.compile(r"(^|/)(gradient_tape|gradients)/")
-"""Names of the operators with which a function computes gradients."""
 _OF_BACKWARD: Final = re.compile(r"^__\w*_backward_")
 """Names of functions that are gradients of others."""
 # Metrics, generators and statistics of layers also count with these; an optimizer that uses them is detected when it is traced.
@@ -233,7 +247,7 @@ class TracedUpdates:
         """The effect of a function, the first of these definitions; the others are functions that it runs."""
         root = definitions[0]
         differentiates = _OF_BACKWARD.match(root.signature.name) is None and any(
-            _GRADIENTS.search(node.name) for each in definitions for node in each.node_def
+            is_of_gradient(node.name) for each in definitions for node in each.node_def
         )
         updates = any(self._optimizer_updates(each) or _applies_gradients(each) for each in definitions)
         assigned = () if updates else tuple(sorted(_assigned(root, library, frozenset())))
@@ -253,7 +267,7 @@ def _applies_gradients(definition: Definition) -> bool:
         for reference in node.input:
             if not reference.startswith("^"):
                 readers.setdefault(producer(reference), []).append(node.name)
-    gradients = [node.name for node in definition.node_def if _GRADIENTS.search(node.name)]
+    gradients = [node.name for node in definition.node_def if is_of_gradient(node.name)]
     first = [reader for name in gradients for reader in readers.get(name, ())]
     behind = set(reachable(first, lambda name: readers.get(name, ())))
     return any(node.name in behind and writes_variable(node.op) for node in definition.node_def)
@@ -327,11 +341,21 @@ def eager_steps(steps: ProgramSteps, traced: Callable[[str, frozenset[str]], obj
     def asked(target: Any, sources: Any, *_: Any, **__: Any) -> None:  # noqa: ARG001  the program may pass them by name
         steps.gradients_begin(number for source in tf.nest.flatten(sources) for number in handles_of(source))
 
+    def differentiating(original: Callable[..., Any]) -> Callable[..., Any]:
+        told = before(original, asked)
+
+        @functools.wraps(original)
+        def method(own: Any, *args: Any, **kwargs: Any) -> Any:
+            with steps.in_gradient():
+                return told(own, *args, **kwargs)
+
+        return method
+
     with Replacements() as replacements:
         replace_methods(replacements, _OPTIMIZERS, _Applying(steps, traced, closed).around)
         replacements.replace(tape, "__enter__", before(tape.__enter__, steps.forward_begins))
         for name in ("gradient", "jacobian"):
-            replacements.replace(tape, name, before(getattr(tape, name), asked))
+            replacements.replace(tape, name, differentiating(getattr(tape, name)))
         for owner, name in itertools.product(_VARIABLES, _ASSIGNING):
             if name in vars(owner):
                 replacements.replace(owner, name, assigning(getattr(owner, name)))

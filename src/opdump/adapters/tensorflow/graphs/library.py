@@ -332,6 +332,8 @@ class Slot:
     key: str
     dtype: int
     source: str = ""
+    variable: str = ""
+    """For the value of a variable of a session, its name."""
 
     @property
     def is_handle(self) -> bool:

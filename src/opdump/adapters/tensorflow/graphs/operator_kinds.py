@@ -5,6 +5,7 @@ docs/compatibility.md#tensorflow-programs lists the skipped operators.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -18,7 +19,7 @@ from opdump.adapters.tensorflow.graphs.program import Program
 from opdump.plan import DumpPlan
 from opdump.plan.selection import ModelFilter
 from opdump.plan.unmatched_names import ListMatches
-from opdump.records import IO, SkipReason
+from opdump.records import IO, Phase, SkipReason
 
 if TYPE_CHECKING:
     from opdump.adapters.tensorflow.graphs.library import Slot
@@ -67,6 +68,15 @@ NEXT: Final = frozenset({"NextIteration", "RefNextIteration"})
 _UPDATES: Final = ("ResourceApply", "ResourceSparseApply", "SparseApply", "Apply", "AssignAdd", "AssignSub", "Scatter",
                    "ResourceScatter", "ResourceStridedSliceAssign")  # fmt: skip
 _ASSIGNS: Final = frozenset({"Assign", "AssignVariableOp", "AssignVariableXlaConcatND"})
+_GRADIENTS: Final = re.compile(r"(^|/)(gradient_tape|gradients(_\d+)?)/")
+"""Names of the operators with which a function computes gradients."""
+_SUMS: Final = re.compile(r"(^|/)AddN(_\d+)?$")
+"""Names of the sums of gradients of one tensor, which are outside of that scope."""
+
+
+def is_of_gradient(op_name: str) -> bool:
+    """Whether an operator of a graph computes a gradient, according to its name."""
+    return _GRADIENTS.search(op_name) is not None
 
 
 def is_update(op_type: str) -> bool:
@@ -82,6 +92,12 @@ def is_assignment(op_type: str) -> bool:
 def writes_variable(op_type: str) -> bool:
     """Whether an operator of this type changes a variable in either way."""
     return is_update(op_type) or is_assignment(op_type)
+
+
+VARIABLES: Final = frozenset({"VariableV2", "Variable"})
+"""Reference variables: operators that return their own value."""
+READS: Final = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
+"""They read the value of a variable."""
 
 
 def is_stateful(op_type: str) -> bool:
@@ -122,6 +138,43 @@ class ModelSlots(OperatorSelection):
         excluded = self.excluded(name or op.name, op.op_type, io)
         slots = op.inputs if io == "input" else op.outputs
         return tuple(slot for slot in slots if slot.slot not in excluded and not slot.is_handle)
+
+
+def phases_of(program: Program, *, is_gradient: bool = False, follow: Collection[Key] = ()) -> dict[str, Phase]:
+    """The phase of each operator of a program, by name. The optimizer has what is computed from gradients, and from variables that it wrote,
+    except the forward pass of a further gradient.
+
+    `is_gradient`: the program is a gradient as a whole. `follow` are the arguments that were computed from gradients.
+    """
+    phases: dict[str, Phase] = {}
+    differentiated = _differentiated(program)
+    updated: set[Key] = set()
+    """The handles of variables that the optimizer wrote."""
+
+    def phase(op_name: str, key: Key) -> Phase:
+        key = program.resolved(key)
+        if key in updated and op_name not in differentiated:
+            return "optimizer"
+        return "backward" if key in follow else phases.get(key.rpartition(":")[0], "forward")
+
+    for op in program.operators:
+        if is_gradient or is_of_gradient(op.name):
+            phases[op.name] = "backward"
+        elif set(read := [phase(op.name, slot.key) for slot in op.inputs]) - {"forward"}:
+            is_sum = _SUMS.search(op.name) is not None and set(read) == {"backward"}
+            phases[op.name] = "backward" if is_sum else "optimizer"
+            if writes_variable(op.op_type):
+                updated.update(program.resolved(slot.key) for slot in op.inputs if slot.is_handle)
+    return phases
+
+
+def _differentiated(program: Program) -> set[str]:
+    """The operators from which gradients are computed."""
+    found: set[str] = set()
+    for op in reversed(program.operators):
+        if op.name in found or is_of_gradient(op.name):
+            found.update(program.resolved(slot.key).rpartition(":")[0] for slot in op.inputs)
+    return found
 
 
 # Finds what an observation of a graph may change: sums whose order depends on other readers, and state that a copy does not share.

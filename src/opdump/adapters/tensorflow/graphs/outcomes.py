@@ -40,12 +40,15 @@ from opdump.adapters.tensorflow.graphs.operator_kinds import (
     SWITCHES,
 )
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
+from opdump.adapters.tensorflow.graphs.trials import ShapeOf, Trial, Untried, agree
 from opdump.records import SkipReason
 
 Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]
 """`within`: in another operator. `passed`: it has no node because it returns its input. `hidden`: it may have run where it cannot be observed."""
 
 _CONTROL: Final = "control flow"
+_MOST_TRIED: Final = 64
+"""Maximum number of operators in a trial."""
 _DEPTH: Final = 16
 """Maximum number of operators before one that are examined to find out whether two are equal."""
 
@@ -61,8 +64,9 @@ class Outcomes:
         fed: Collection[Key],
         asked: Collection[Key] = (),
         unread: Mapping[Key, Key] = MappingProxyType({}),
+        shape_of: ShapeOf = lambda _: None,
     ) -> None:
-        """`fed` and `asked` are the feeds and fetches of the program; `unread` must not be read, with the equal tensors to use instead."""
+        """`shape_of` has the shapes of the program's tensors, as far as they are known. `fed` and `asked` are the feeds and fetches of the program; `unread` must not be read, with the equal tensors to use instead."""
         self._program = program
         self._executed = executed
         self._fed = fed
@@ -75,6 +79,10 @@ class Outcomes:
         named = {path: name for name, path in executed.paths.items()} | {name: name for name in executed.nodes}
         self.nodes = {name: named[name] for name in self._operators if name in named}
         """Operator -> its node."""
+        self._shape_of = shape_of
+        self._names = {node: name for name, node in self.nodes.items()}
+        self._changed: set[str] = set()
+        """The nodes with other results than the operators of their names."""
         self._unread = unread
         self.same: dict[Key, Key] = {**program.behind, **unread}
         """Tensor -> the equal tensor."""
@@ -155,11 +163,74 @@ class Outcomes:
             return True
         for slot in op.inputs:
             keys = left if op.op_type in COMMUTATIVE else left[:1]
-            found = next((key for key in keys if self._is_read(slot, key, depth)), None)
+            found = next(
+                (key for key in keys if _node(key) not in self._changed and self._is_read(slot, key, depth)), None
+            )
             if found is None:
                 return True
             left.remove(found)
         return False
+
+    def _computes_otherwise(self, op: ProgramOperator) -> bool:
+        """Whether the rewriting moved a factor or a summand into the node with an operator's name, or out of it.
+
+        Then the node's result does not follow from the operator's inputs, even without rounding, and the operator is computed apart. Only
+        operators that run as often as the whole are examined.
+        """
+        node = self.node_of(op.name)
+        assert node is not None, op.name
+        if not self._program.bodies[op.body].is_sure or not op.is_pure or not op.inputs or not op.outputs:
+            return False
+        if op.name in self._asked | self.callers or op.op_type in SKIPS or op.op_type in FORWARDS:
+            return False
+        if base_type(node) == op.op_type and not fused_types(node) and not self._reads_otherwise(op, node):
+            return False
+        trial = Trial(self._shape_of)
+        try:
+            return not agree(self._tried(f"{op.name}:0", trial, {}), self._tried_node(f"{node.name}:0", trial, {}))
+        except (Untried, RecursionError):
+            return False
+
+    def _tried(self, key: Key, trial: Trial, known: dict[Key, Sequence[Any]]) -> Any:
+        """The value of a tensor of the program in a trial. Raises Untried if it cannot be computed."""
+        resolved = self.resolved(key)
+        constant = self.constant_node(resolved)
+        if constant is not None:
+            return trial.constant(constant)
+        name, _, slot = resolved.rpartition(":")
+        op = self._operators.get(name)
+        if known and op is not None and self.of.get(name) == "ran":
+            return trial.shared(resolved, op.outputs[int(slot)].dtype)
+        if op is None or not op.is_pure or len(known) > _MOST_TRIED:
+            raise Untried
+        if name not in known:
+            known[name] = ()
+            known[name] = trial.run(op.node, [self._tried(each.key, trial, known) for each in op.inputs])
+        if not known[name]:
+            raise Untried
+        return known[name][int(slot)]
+
+    def _tried_node(self, key: Key, trial: Trial, known: dict[Key, Sequence[Any]]) -> Any:
+        """The same for a tensor of the executed graph."""
+        name, _, slot = key.rpartition(":")
+        node = self._executed.nodes[name]
+        if node.op in CONSTANTS:
+            return trial.constant(node)
+        op = self._operators.get(self._names.get(name, ""))
+        if known and op is not None and name not in self._changed and self.of.get(op.name) == "ran":
+            if int(slot) >= len(op.outputs):
+                raise Untried  # a workspace, which the node of oneDNN has and the operator has not
+            return trial.shared(f"{op.name}:{slot}", op.outputs[int(slot)].dtype)
+        if is_plumbing(node) or len(known) > _MOST_TRIED or (op is not None and not op.is_pure):
+            raise Untried
+        if name not in known:
+            known[name] = ()
+            known[name] = trial.run(
+                node, [self._tried_node(each, trial, known) for each in self._executed.inputs(node)]
+            )
+        if not known[name]:
+            raise Untried
+        return known[name][int(slot)]
 
     def _is_read(self, slot: Slot, key: Key, depth: int) -> bool:
         """Whether a tensor of the executed graph equals the program's input in a slot; an equal constant or result of an equal operator counts."""
@@ -227,17 +298,25 @@ class Outcomes:
 
     def _find_ran(self) -> None:
         for op in self._program.operators:
-            outcome = self._outcome(op)
+            outcome, node = self._outcome(op), self.node_of(op.name)
             if outcome is not None:
                 self.of[op.name] = outcome
+            elif node is not None and node.op in CONSTANTS:
+                self._changed.add(node.name)  # a factor that the rewriting collected
         for op in reversed(self._program.operators):
             if self.of.get(op.name) == "ran":
                 self._align(op, self.node_of(op.name))
-        changed = [
-            op.name for op in self._program.operators if self.of.get(op.name) == "ran" and not self._is_faithful(op)
-        ]
-        for name in changed:
-            del self.of[name]
+        changed = [op for op in self._program.operators if self.of.get(op.name) == "ran" and not self._is_faithful(op)]
+        for op in changed:
+            self._leave(op)
+        for op in self._program.operators:  # makers come before their readers
+            if self.of.get(op.name) == "ran" and self._computes_otherwise(op):
+                self._leave(op)
+
+    def _leave(self, op: ProgramOperator) -> None:
+        """Note that the node with an operator's name has other results than the operator."""
+        self._changed.add(self.nodes[op.name])
+        del self.of[op.name]
 
     def _may_be_constant(self, op: ProgramOperator) -> bool:
         """Whether the results of an operator are independent of the inputs of the run; a node of its name may contain another constant."""

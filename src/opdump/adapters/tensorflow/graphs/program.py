@@ -17,6 +17,7 @@ from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.graphs.library import (
     BRANCHING,
+    LAUNCH,
     LOOPS,
     Key,
     Library,
@@ -39,7 +40,7 @@ from opdump.adapters.tensorflow.graphs.library import (
     type_of,
 )
 from opdump.adapters.tensorflow.stacks import Stacks, stack_of_node
-from opdump.records import SkipReason
+from opdump.records import Phase, SkipReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,18 @@ class ProgramOperator:
     """Whether its slots are known."""
 
     def named(
-        self, place: int, *, name: str = "", skip: SkipReason = "", facts: Mapping[str, str] | None = None
+        self,
+        place: int,
+        *,
+        name: str = "",
+        skip: SkipReason = "",
+        facts: Mapping[str, str] | None = None,
+        phase: Phase = "forward",
     ) -> NamedOperator:
         """The operator for records, optionally under another `name`; `facts` describe how it ran, in addition to its arguments."""
         arguments = {**arguments_of(self.node), **(facts or {})}
-        return NamedOperator(self.op_type, name or self.name, place, arguments, self.stack, skip=skip)
+        kernel = "" if self.op_type == LAUNCH else f"tf::{self.op_type}"
+        return NamedOperator(self.op_type, name or self.name, place, arguments, self.stack, kernel, skip, phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +109,18 @@ class Program:
     """Tensor -> the equal tensor: for arguments of a function, and results of a call."""
     arguments: dict[tuple[str, str], list[Key]] = field(default_factory=dict)
     """Operator that runs functions, and the label of one (`body`) -> the tensors that are its arguments."""
+    returned: list[Key] = field(default_factory=list)
+    """The results of the function itself, in order."""
     results: dict[Key, str] = field(default_factory=dict)
     """Results of a body, and the operator that runs it; empty for the function itself."""
+
+    def resolved(self, key: Key) -> Key:
+        """The tensor that a function's argument, or the result of a call, stands for."""
+        seen = set()
+        while key in self.behind and key not in seen:
+            seen.add(key)
+            key = self.behind[key]
+        return key
 
     def readers(self) -> dict[str, list[str]]:
         """Operator -> the operators that read its results."""
@@ -213,6 +231,8 @@ class ProgramBuilder:
         read = {reference for number, reference in enumerate(given) if used is None or number in used}
         for number, reference in enumerate(given):
             result = function.tensor(reference)[0]
+            if not place.number:
+                self.program.returned.append(result)
             if place.is_call:
                 self.program.behind[f"{place.caller}:{number}"] = result
             elif reference in read:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from opdump.adapters.graph_runtime import ArrayBlock, BlockOperator, BlockSlot, GraphRun, NamedOperator, live_tensor
 from opdump.adapters.host import HostTensor
@@ -23,20 +25,28 @@ from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.graphs.library import LAUNCH, ExecutedGraph, Key, Slot, are_handles, note_of_call
 from opdump.adapters.tensorflow.graphs.operator_kinds import (
     ENTERS,
+    READS,
     SKIPS,
+    VARIABLES,
     behind,
+    is_assignment,
     left_alone,
     left_to_chance,
+    phases_of,
     writes_variable,
 )
 from opdump.adapters.tensorflow.graphs.outcomes import FORWARDS, Outcomes, rewritten_operators
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
+from opdump.adapters.tensorflow.graphs.trials import shape_in_graph
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, program_of, read_variable
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue, RecomputeGraph, executed_graph
+from opdump.graph import PARAMETER_PREFIX
 from opdump.recorder import LiveTensor
 from opdump.records import SkipReason
 
 _ATTEMPTS: Final = 4
+_SUMS: Final = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
+"""Operators that add to a variable, with those that compute the sum."""
 
 
 class ObservationPlan:
@@ -78,6 +88,9 @@ class ObservationPlan:
         self._apart: dict[str, ProgramOperator] = {}
         self._program: Program = program_of(subgraph, capture.stacks)
         self._operators = {op.name: op for op in self._program.operators}
+        self._added: dict[str, ProgramOperator] = {}
+        """Operators that compute new values of variables."""
+        self._phases = phases_of(self._program)
         self._tensors = {tensor.name: tensor for op in subgraph.operations for tensor in op.outputs}
         self._executed = self._graph(())
         self._outcomes = Outcomes(
@@ -86,6 +99,7 @@ class ObservationPlan:
             fed=subgraph.fed,
             asked=self._fetched,
             unread=dict(self._reads_of_variables()),
+            shape_of=lambda key: shape_in_graph(self._tensors[key]) if key in self._tensors else None,
         )
         self._alone = left_alone(self._executed)
         self.left_to_chance = left_to_chance(self._executed)
@@ -119,7 +133,7 @@ class ObservationPlan:
         ]
 
     def _recompute_graph(self, wanted: Collection[str]) -> RecomputeGraph:
-        ordered = [op for op in self._program.operators if op.name in self._apart]
+        ordered = [op for op in (*self._program.operators, *self._added.values()) if op.name in self._apart]
         return RecomputeGraph(ordered, wanted, self._final, self._session)
 
     def _graph(self, fetches: Iterable[str]) -> ExecutedGraph:
@@ -164,11 +178,77 @@ class ObservationPlan:
         place, facts = next(self._places), facts or {}
         if skip:
             return ChosenOperator(op.named(place, skip=skip))
-        inputs, outputs = self._selection.taken(op, "input"), self._selection.taken(op, "output")
+        read, written = self._variables(op)
+        inputs = tuple(sorted((*read, *self._selection.taken(op, "input")), key=lambda slot: slot.slot))
+        outputs = (*self._selection.taken(op, "output"), *written)
         lost = frozenset(slot.key for slot in (*inputs, *outputs) if not self._need(slot.key))
         if op.name in self._apart:
             facts.setdefault("source", "computed apart")
-        return ChosenOperator(op.named(place, facts=facts), inputs, outputs, may_not_run, lost)
+        phase = self._phases.get(op.name, "forward")
+        return ChosenOperator(op.named(place, facts=facts, phase=phase), inputs, outputs, may_not_run, lost)
+
+    def _variables(self, op: ProgramOperator) -> tuple[list[Slot], list[Slot]]:
+        """The values of the variables that an operator reads, in the slots of their handles, and of those that it assigns.
+
+        The new value of a sum is computed apart. That of an optimizer's operator is known when the next step reads it.
+        """
+        read: list[Slot] = []
+        written: list[Slot] = []
+        if not self._capture.records_variables:
+            return read, written
+        if op.op_type in VARIABLES:
+            source = f"{PARAMETER_PREFIX}{op.name}"
+            read = [replace(own, argument="", source=source, variable=op.name) for own in op.outputs]
+        for slot in op.inputs if op.op_type in READS or writes_variable(op.op_type) else ():
+            maker = self._operators.get(self._program.resolved(slot.key).rpartition(":")[0])
+            if not slot.is_handle or maker is None or maker.op_type not in SKIPS:
+                continue
+            name, value = maker.node.name, self._value(op, maker, slot)
+            if value is not None and not is_assignment(op.op_type):
+                read.append(replace(value, source=f"{PARAMETER_PREFIX}{name}", variable=name))
+            after = self._assigned(op, value)
+            if after is not None:
+                written.append(replace(after, slot=len(written), argument=slot.argument, source="", variable=name))
+        wants_inputs, wants_outputs = self._selection.wants("input"), self._selection.wants("output")
+        return read if wants_inputs else [], written if wants_outputs else []
+
+    def _value(self, op: ProgramOperator, handle: ProgramOperator, slot: Slot) -> Slot | None:
+        """The value of a variable as an operator before this one has read it; None if there is none."""
+        if op.op_type == "ReadVariableOp":
+            return replace(op.outputs[0], slot=slot.slot, argument=slot.argument)
+        found = None
+        for each in self._program.operators:
+            if each is op:
+                break
+            if each.inputs and self._program.resolved(each.inputs[0].key) == handle.outputs[0].key:
+                is_read = each.op_type == "ReadVariableOp" and self._need(each.outputs[0].key)
+                found = each.outputs[0] if is_read else None if writes_variable(each.op_type) else found
+        return None if found is None else replace(found, slot=slot.slot, argument=slot.argument)
+
+    def _assigned(self, op: ProgramOperator, before: Slot | None) -> Slot | None:
+        """The value that an operator assigns to a variable."""
+        if is_assignment(op.op_type):
+            return op.inputs[1]
+        for each in self._program.operators:
+            if (
+                each.op_type == "ReadVariableOp"
+                and f"^{op.name}" in each.node.input
+                and self._need(each.outputs[0].key)
+            ):
+                same = self._program.resolved(each.inputs[0].key) == self._program.resolved(op.inputs[0].key)
+                if same and writes_variable(op.op_type):
+                    return each.outputs[0]
+        if op.op_type not in _SUMS or before is None:
+            return None
+        name, given = f"{op.name}/opdump_value", op.inputs[1]
+        node = NodeDef(op=_SUMS[op.op_type], name=name, attr={"T": AttrValue(type=given.dtype)})
+        value = Slot(0, "", f"{name}:0", given.dtype)
+        added = ProgramOperator(name, node.op, node, op.stack, (replace(before, slot=0), given), (value,))
+        self._operators[name] = self._added[name] = added
+        if self._compute(added):
+            return value
+        del self._operators[name], self._added[name]
+        return None
 
     def _chosen(self, op: ProgramOperator) -> ChosenOperator:
         may_not_run = op.body > 0 or op.name in self._subgraph.unsure
@@ -428,11 +508,18 @@ class SignatureEmitter:
         for inputs, outputs in executions:
             run.emit(
                 chosen.operator,
-                [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.inputs, inputs, strict=True)],
-                [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.outputs, outputs, strict=True)],
+                [self._live(slot, value, hosts, chosen) for slot, value in zip(chosen.inputs, inputs, strict=True)],
+                [self._live(slot, value, hosts, chosen) for slot, value in zip(chosen.outputs, outputs, strict=True)],
             )
         if not executions:
             run.skip(chosen.operator, chosen.operator.skip or chosen.unseen)
+
+    def _live(
+        self, slot: Slot, value: ObservedValue | None, hosts: dict[int, HostTensor], chosen: ChosenOperator
+    ) -> LiveTensor:
+        if value is None:
+            return live_tensor(slot.slot, slot.argument, slot.dtype_name, slot.source, chosen.unseen_tensor(slot))
+        return live_tensor(slot.slot, slot.argument, _host(value, hosts, slot.variable, self._capture), slot.source)
 
     def _divided(self) -> Iterator[_Prepared | ChosenOperator]:
         """Operators that run once in each run are passed on together."""
@@ -443,16 +530,17 @@ class SignatureEmitter:
                 yield from group
 
     def _prepared(self, operators: Sequence[ChosenOperator]) -> _Prepared:
-        places: dict[Key, int] = {}
+        places: dict[tuple[Key, str], int] = {}
+
+        def place(slot: Slot) -> int:
+            return places.setdefault((self._keys[slot.key], slot.variable), len(places))
 
         def slots(found: Sequence[Slot]) -> tuple[BlockSlot, ...]:
-            return tuple(
-                BlockSlot(each.slot, each.argument, each.source, places.setdefault(self._keys[each.key], len(places)))
-                for each in found
-            )
+            return tuple(BlockSlot(each.slot, each.argument, each.source, place(each)) for each in found)
 
         found = [BlockOperator(each.operator, slots(each.inputs), slots(each.outputs)) for each in operators]
-        return _Prepared(ArrayBlock(found), tuple(places), tuple(operators))
+        keys, variables = [key for key, _ in places], [variable for _, variable in places]
+        return _Prepared(ArrayBlock(found), tuple(keys), tuple(variables), self._capture, tuple(operators))
 
     def _executions(
         self, chosen: ChosenOperator, values: Values
@@ -483,11 +571,18 @@ class _Prepared(NamedTuple):
 
     block: ArrayBlock
     keys: tuple[Key, ...]
+    variables: tuple[str, ...]
+    """The variables whose values they are; empty for others."""
+    capture: Capture
     operators: tuple[ChosenOperator, ...]
 
     def emit(self, seen: Sequence[ObservedValue], run: GraphRun, hosts: dict[int, HostTensor]) -> None:
         """Pass them on with the values of their tensors."""
-        self.block.emit(run, [each.array for each in seen], lambda number: _host(seen[number], hosts))
+
+        def host(number: int) -> HostTensor:
+            return _host(seen[number], hosts, self.variables[number], self.capture)
+
+        self.block.emit(run, [each.array for each in seen], host)
 
 
 def _read(
@@ -505,15 +600,13 @@ def _read(
     return before[-1] if before else seen[0]
 
 
-def _host(value: ObservedValue, hosts: dict[int, HostTensor]) -> HostTensor:
-    """The same object for all readers of the value, so that it is examined once."""
+def _host(value: ObservedValue, hosts: dict[int, HostTensor], variable: str, capture: Capture) -> HostTensor:
+    """The same object for all readers of the value, so that it is examined once; another one for the value of a variable, which has a place."""
+    if variable:
+        held = HostTensor.of_array(value.array, stays=value.stays)
+        held.memory = capture.variables.memory(variable, held.shape)
+        return held
     host = hosts.get(id(value))
     if host is None:
         host = hosts[id(value)] = HostTensor.of_array(value.array, stays=value.stays)
     return host
-
-
-def _live(slot: Slot, value: ObservedValue | None, hosts: dict[int, HostTensor], chosen: ChosenOperator) -> LiveTensor:
-    if value is None:
-        return live_tensor(slot.slot, slot.argument, slot.dtype_name, slot.source, chosen.unseen_tensor(slot))
-    return live_tensor(slot.slot, slot.argument, _host(value, hosts), slot.source)

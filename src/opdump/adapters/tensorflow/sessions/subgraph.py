@@ -30,6 +30,7 @@ from opdump.adapters.tensorflow.graphs.operator_kinds import (
     SHARES,
     SKIPS,
     SWITCHES,
+    VARIABLES,
     is_assignment,
     is_update,
 )
@@ -47,7 +48,7 @@ from opdump.adapters.tensorflow.stacks import Stacks
 Access = Literal["fetch", "watch", "handle"]
 
 _HANDLES = (tf.resource, tf.variant)
-_VARIABLES = frozenset({"VariableV2", "Variable"})
+
 _SHARES_MEMORY = SHARES | frozenset(
     {"IdentityN", "Split", "Print", "Concat", "ConcatV2", "Pack", "AddN", "GuaranteeConst", "Merge", "_SwitchN"}
 )
@@ -140,7 +141,7 @@ def read_variable(tensor: Any) -> Any | None:
     if operation.type not in ("Identity", "RefIdentity") or operation.control_inputs:
         return None
     source = operation.inputs[0]
-    return source if source.op.type in _VARIABLES and source.dtype._is_ref_dtype else None
+    return source if source.op.type in VARIABLES and source.dtype._is_ref_dtype else None
 
 
 def op_type_of(operation: Any) -> str:
