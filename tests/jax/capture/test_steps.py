@@ -26,6 +26,21 @@ def update(params: Any, x: Any) -> Any:
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, x))
 
 
+def test_gradients_of_parameters_are_not_updated_parameters() -> None:
+    gradient = jax.jit(jax.value_and_grad(loss))
+    clipped = jax.jit(lambda params, x: jax.tree.map(lambda each: jnp.clip(each, -1, 1), jax.grad(loss)(params, x)))
+    array = jax.jit(jax.grad(lambda w: jnp.tanh(X @ w).sum()))
+    with recorded() as recording:
+        params = {"w": W}
+        for _ in range(2):
+            gradients = gradient(params, X)[1]
+            clipped(params, X)
+            array(W)
+            params = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
+    assert [op.op_name for op in recording.ops(op_type="Parameter")] == []
+    assert {op.step for op in recording.ops(op_type="jit")} == {0, 1}
+
+
 def test_a_step_is_a_call_of_what_updates_its_arguments() -> None:
     step, evaluate = jax.jit(update), jax.jit(loss)
     params = {"w": W}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -151,7 +153,7 @@ def _named_values(paths: Sequence[str | None] | None, count: int, other: str) ->
 
 
 def _updates(closed: Any, arguments: Sequence[str], results: Sequence[str], *, has_backward: bool) -> dict[int, int]:
-    """The results that have the type, shape and path (without the root) of an argument, by number.
+    """The results that have the type, shape and path (without the root) of an argument and are no gradients, by number.
 
     If no path matches and the function differentiates something, the type and shape are enough: a single array has no path.
     """
@@ -166,7 +168,31 @@ def _updates(closed: Any, arguments: Sequence[str], results: Sequence[str], *, h
             if free:
                 found[place] = free[0]
                 break
-    return found or (_updates_by_type(closed) if has_backward else {})
+    found = found or (_updates_by_type(closed) if has_backward else {})
+    return _without_gradients(closed.jaxpr, found) if has_backward else found
+
+
+def _without_gradients(jaxpr: Any, updates: Mapping[int, int]) -> dict[int, int]:
+    """The updates without gradients, which have the types and paths of parameters, too: the backward pass leads to a gradient, and the
+    parameter does so only through the backward pass.
+    """
+    arguments = {variable: 1 << place for place, variable in enumerate(jaxpr.invars)}
+    """The arguments that lead to each variable without a backward pass, as bits."""
+    after_backward: set[Any] = set()
+    for equation in jaxpr.eqns:
+        read = [each for each in equation.invars if not isinstance(each, Literal)]
+        is_backward = "transpose(" in stack_text(equation.source_info.name_stack)
+        reached = 0 if is_backward else functools.reduce(operator.or_, (arguments.get(each, 0) for each in read), 0)
+        arguments.update(dict.fromkeys(equation.outvars, reached))
+        if is_backward or not after_backward.isdisjoint(read):
+            after_backward.update(equation.outvars)
+    return {
+        result: argument
+        for result, argument in updates.items()
+        if isinstance(given := jaxpr.outvars[result], Literal)
+        or given not in after_backward
+        or arguments.get(given, 0) >> argument & 1
+    }
 
 
 def _updates_by_type(closed: Any) -> dict[int, int]:
