@@ -38,6 +38,7 @@ def test_gradients_of_parameters_are_not_updated_parameters() -> None:
             array(W)
             params = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
     assert [op.op_name for op in recording.ops(op_type="Parameter")] == []
+    assert {op.phase for op in recording.ops(op_type="sub") if not op.graph_id} == {"optimizer"}
     assert {op.step for op in recording.ops(op_type="jit")} == {0, 1}
 
 

@@ -77,7 +77,7 @@ class Capture:
         self._eager_names: Counter[str] = Counter()
         self._eager_step = -1
         self._follow_backward: set[str] = set()
-        """Single operators of the step that belong to the backward pass or depend on it."""
+        """Of the step `_eager_step`; see `_follow_backward_of_step`."""
         self._makers = Makers()
         self._is_closed = False
 
@@ -267,6 +267,8 @@ class Capture:
         if twin_run is not None and not function.is_told:
             told = {"deviation of the twin": self._tell_deviation(function, twin_run, results)}
         self._makers.made(_call_name(function), results, run.step)
+        if function.has_backward and not function.returns_state:
+            self._follow_backward_of_step().add(_call_name(function))
         facts = function.result_facts.of(results)
         first = given.columns.extend(pointers_of(results, facts))
         values = Values(Given(given, ()), partial(_result, results), facts, first)
@@ -432,7 +434,7 @@ class Capture:
         run = self._run_of(function)
         self._makers.made(operator.op_name, results, run.step)
         if operator.phase in ("backward", "recomputation", "optimizer"):
-            self._follow_backward.add(operator.op_name)
+            self._follow_backward_of_step().add(operator.op_name)
         if operator.skip:
             run.skip(operator)
             return
@@ -442,19 +444,24 @@ class Capture:
             operator, inputs if selection.wants_inputs else (), _live(tensors, ()) if selection.wants_outputs else ()
         )
 
-    def _eager_operator(
-        self, function: Function, given: Arguments, sources: Sequence[str]
-    ) -> tuple[NamedOperator, list[LiveTensor]]:
-        """The call as an operator, and its inputs."""
+    def _follow_backward_of_step(self) -> set[str]:
+        """The operators and functions of this step that have a backward pass, or depend on one."""
         if self._eager_step != self._steps.step:
             self._eager_step = self._steps.step
             self._eager_names.clear()
             self._follow_backward.clear()
+        return self._follow_backward
+
+    def _eager_operator(
+        self, function: Function, given: Arguments, sources: Sequence[str]
+    ) -> tuple[NamedOperator, list[LiveTensor]]:
+        """The call as an operator, and its inputs."""
+        follow_backward = self._follow_backward_of_step()
         if function.as_operator is None:
             function.as_operator = EagerOperator.of(function.closed, function.name)
         known = function.as_operator
         arguments, operands = known.given(given.values)
-        follows = any(source.rpartition(":")[0] in self._follow_backward for source in sources)
+        follows = any(source.rpartition(":")[0] in follow_backward for source in sources)
         name = f"Default/{known.kind}-op{self._eager_names[known.kind]}"
         self._eager_names[known.kind] += 1
         operator = NamedOperator(
