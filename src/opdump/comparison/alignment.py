@@ -58,6 +58,8 @@ MatchKind = Literal[
     "memory",  # reads the same memory
     "likeness",  # only similar properties
 ]
+_FEW = 8
+"""The largest number of integers that are arguments rather than data."""
 _ROUNDS = 16
 """Limit for the passes along the data flow; each pass reaches one operator further."""
 
@@ -184,7 +186,20 @@ def arguments_key(node: Node) -> str:
 
 
 def _leaves(node: Node) -> tuple[str, ...]:
-    return tuple(leaf_name(record) for record in node.inputs.values())
+    """The names of the tensors that an operator reads and no operator of the step made. TensorFlow passes the bounds of a slice as tensors without a name: of
+    those, the range.
+    """
+    is_of_tensorflow = node.op.kernel.startswith("tf::")
+    return tuple(
+        leaf_name(record) or (_range(record) if is_of_tensorflow and slot not in node.makers else "")
+        for slot, record in node.inputs.items()
+    )
+
+
+def _range(record: TensorRecord) -> str:
+    if "int" not in record.dtype or math.prod(record.shape) > _FEW:
+        return ""
+    return f"{record.statistics.get('min')} to {record.statistics.get('max')}"
 
 
 def _statistics(node: Node) -> tuple[str, ...]:

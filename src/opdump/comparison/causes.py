@@ -20,8 +20,9 @@ from opdump.comparison.alignment import Alignment, LostGradients, arguments_key
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import Array, Difference, epsilon_of, fill_as_infinity, in_roundings
 from opdump.comparison.execution import Constants, Execution, input_of, same_inputs
-from opdump.comparison.nodes import Kind, Node, Suspect, reachable, storages_of, without
+from opdump.comparison.nodes import Kind, Node, Suspect, reachable, runs_in_any_order, storages_of, without
 from opdump.comparison.trace import Trace, has_elements, leaf_name
+from opdump.records import Phase
 
 
 @dataclass
@@ -185,9 +186,7 @@ def ranked(suspects: Sequence[Suspect], latent: Sequence[Suspect], a: Trace, b: 
     # a different operator as well, so gradients that follow from a forward suspect come last.
     by_order = sorted([*forward, *causes], key=_order)
     own = [
-        each
-        for each in gradients
-        if not any(_is_gradient_of(each, cause) or follows(each, cause) for cause in by_order)
+        each for each in gradients if not any(is_gradient_of(each, cause) or follows(each, cause) for cause in by_order)
     ]
     return [*sorted([*by_order, *own], key=_order), *sorted(without(gradients, own), key=_order)]
 
@@ -246,15 +245,23 @@ def _is_gradient(suspect: Suspect) -> bool:
     return all(node is None or node.op.phase == "backward" for node in (suspect.a, suspect.b))
 
 
-def _is_gradient_of(suspect: Suspect, cause: Suspect) -> bool:
+def is_gradient_of(suspect: Suspect, cause: Suspect) -> bool:
+    """Whether the suspect concerns a gradient of an operator that the cause concerns."""
     forward = {node.op.op_name for node in (cause.a, cause.b) if node is not None}
     return any(node is not None and node.op.forward_op in forward for node in (suspect.a, suspect.b))
 
 
-def _order(suspect: Suspect) -> int:
-    """The position in B, or in A if B lacks the operator. Operator numbers restart in records that are added to a step after its end."""
+_PHASES: Final[Mapping[Phase, int]] = {"forward": 0, "recomputation": 0, "backward": 1, "optimizer": 2}
+
+
+def _order(suspect: Suspect) -> tuple[int, int]:
+    """The phase in code that runs in any order, and the position in B, or in A if B lacks the operator. Operator numbers restart in records that are
+    added to a step after its end.
+    """
     node = suspect.b or suspect.a
-    return 0 if node is None else node.index
+    if node is None:
+        return 0, 0
+    return _PHASES[node.op.phase] if runs_in_any_order(node) else 0, node.index
 
 
 # Finds the operator that makes an input of B differ from A's.

@@ -20,7 +20,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Array, Difference, Elements, difference
 from opdump.comparison.execution import Execution, recorded
 from opdump.comparison.memory import Named
-from opdump.comparison.nodes import Node, Place, Suspect, may_leave_results, storages_of
+from opdump.comparison.nodes import Node, Place, Suspect, is_of_mindspore, may_leave_results, storages_of
 from opdump.comparison.step_statistics import inputs_of
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.records import TensorRecord
@@ -65,7 +65,7 @@ class EndState:
     numbers: Sequence[End] = ()
     """Losses: values from which the backward pass begins, and numbers that the program reads."""
     outputs: Mapping[Place, End] = field(default_factory=dict)
-    """Outputs that no operator reads, by node and slot, if nothing is trained."""
+    """Outputs that no operator reads, by node and slot; of a training only losses."""
 
     def __iter__(self) -> Iterator[End]:
         """All ends, in the same order for two runs of one program."""
@@ -101,7 +101,7 @@ def ends_of(run: Execution, carried: AbstractSet[int], rewritten: AbstractSet[in
         # What the program makes in its first step may last too, for example parameters.
         found = states if storage in run.leaf_storages else made
         found[storage] = replace(end, lasts=storage in lasting and bool(phases - {"backward"}))
-    return EndState(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
+    return EndState(states, made, list(_numbers(run)), dict(_outputs(run)))
 
 
 def trained(trace: Trace) -> set[int]:
@@ -132,8 +132,8 @@ def end_of(run: Execution, storage: int, held: Named) -> End:
 
 
 def of_no_storage(run: Execution) -> list[End]:
-    """The ends outside storages: losses and, if nothing is trained, outputs."""
-    return [*_numbers(run), *(() if _trains(run.trace) else dict(_outputs(run)).values())]
+    """The ends outside storages: losses, and outputs."""
+    return [*_numbers(run), *dict(_outputs(run)).values()]
 
 
 def forget_the_rest(run: Execution, node: Node, read: Collection[Place]) -> None:
@@ -254,11 +254,13 @@ def _numbers(run: Execution) -> Iterator[End]:
 
 
 def _outputs(run: Execution) -> Iterator[tuple[Place, End]]:
-    read = outputs_read(run.trace)
+    """The outputs that no operator reads: all if nothing is trained, otherwise only losses of MindSpore, whose backward pass does not read them."""
+    read, trains = outputs_read(run.trace), _trains(run.trace)
     for node in run.trace.nodes:
         if not any((node.index, slot) in read for slot in node.outputs):
             for slot, value in run.outputs[node.index].items():
-                yield (node.index, slot), End(value, _size(value))
+                if not trains or (is_of_mindspore(node) and node.op.phase == "forward" and value.ndim == 0):
+                    yield (node.index, slot), End(value, _size(value))
 
 
 def _trains(trace: Trace) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 
 from opdump.comparison.accuracy import DIVERGENCE
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.causes import Sources, fingerprint
+from opdump.comparison.causes import Sources, fingerprint, is_gradient_of
 from opdump.comparison.differences import (
     Array,
     digest_of,
@@ -503,13 +503,36 @@ def attribute(
     refuted = [suspect for place, (suspect, _) in enumerate(suspects) if place in behind]
     rest = [each for place, each in enumerate(suspects) if place not in behind]
     chosen, is_all = substitution.causes([nodes for _, nodes in rest])
-    causes = [rest[place][0] for place in chosen]
+    causes = _after_forward([rest[place][0] for place in chosen], [suspect for suspect, _ in rest])
     leading = _leading(a, b, alignment, substitution, rest, causes, is_all=is_all)
     causes = [*leading, *without(causes, leading)]
     others = without((*(suspect for suspect, _ in rest), *unreached), causes)
     if causes and is_all:
         return Attribution(causes, leading, [*refuted, *others])
     return Attribution(causes, leading, refuted, others if causes else ())
+
+
+def _after_forward(causes: Sequence[Suspect], suspects: Sequence[Suspect]) -> list[Suspect]:
+    """The causes, after the suspects of the forward pass that they follow from: the gradient of a different operator is a different operator as well, and it
+    may have all of the effect, because the loss may be no end state.
+
+    Not for PyTorch, where programs write backward functions of their own.
+    """
+    gradients = [cause for cause in causes if _phase_of(cause) == "backward" and not _is_of_torch(cause)]
+    if not gradients:
+        return [*causes]
+    forward = [each for each in suspects if _phase_of(each) == "forward"]
+    if len(gradients) < len(causes):
+        forward = [each for each in forward if any(is_gradient_of(cause, each) for cause in gradients)]
+    return [*forward, *without(causes, forward)]
+
+
+def _phase_of(suspect: Suspect) -> str:
+    return "" if suspect.b is None else suspect.b.op.phase
+
+
+def _is_of_torch(suspect: Suspect) -> bool:
+    return suspect.b is not None and suspect.b.op.kernel.startswith("aten::")
 
 
 def _leading(
@@ -552,7 +575,11 @@ def _says_of(suspect: Suspect, nodes: AbstractSet[int]) -> bool:
 
 
 def _is_one_line(trace: Trace, nodes: Sequence[int]) -> bool:
-    return len({trace.nodes[index].op.line for index in nodes}) == 1
+    """Whether nodes have one line, and that line tells them from others: it is not the one that asks for all gradients."""
+    lines = {trace.nodes[index].op.line for index in nodes}
+    if len(lines) != 1 or any(trace.nodes[index].op.phase != "backward" for index in nodes):
+        return len(lines) == 1
+    return any(node.op.phase == "backward" and node.op.line not in lines for node in trace.nodes)
 
 
 def _come_first(

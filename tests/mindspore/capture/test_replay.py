@@ -15,7 +15,7 @@ from mindspore import Parameter, Tensor, nn, ops
 import opdump
 from opdump.adapters.replay import required_replayer
 from opdump.catalog.catalog import open_dump
-from opdump.comparison.execution import Execution, recorded
+from opdump.comparison.execution import Execution, recorded, recorded_inputs
 from opdump.comparison.memory import read_step
 from opdump.comparison.nodes import Node
 from opdump.errors import CannotReplayError
@@ -44,8 +44,40 @@ class Network(nn.Cell):
         return ops.log_softmax(ops.concat((x, -x), 1), -1).mean()
 
 
+class Convolutional(nn.Cell):
+    """Two convolutions with a batch norm and pooling, and their loss."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(3, 3, 3, pad_mode=how, weight_init="ones") for how in ("same", "valid"))
+        self.norm = nn.BatchNorm2d(3, eps=epsilon)
+        self.pool = nn.MaxPool2d(2, 2)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.softplus(self.second(self.pool(self.norm(self.first(x))))).sum() / 4.0
+
+
+def train_convolutional(mode: str, epsilon: float) -> None:
+    """Train with momentum for a step in this mode."""
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
+    network = Convolutional(epsilon).set_train()
+    optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.1, momentum=0.9)
+    gradients_of = ops.value_and_grad(network, None, optimizer.parameters)
+
+    def step(x: Tensor) -> Tensor:
+        loss, gradients = gradients_of(x)
+        optimizer(gradients)
+        return loss
+
+    run = ms.jit(step) if mode == "graph" else step
+    run(Tensor(np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)))
+
+
 def train(mode: str, epsilon: float) -> None:
     """Train for a step in this mode."""
+    if mode.startswith("convolutional"):
+        train_convolutional(mode.rpartition(" ")[2], epsilon)
+        return
     ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
     network = Network(epsilon)
     optimizer = nn.SGD(network.trainable_params(), learning_rate=0.1, weight_decay=0.01)
@@ -142,6 +174,33 @@ def test_a_wrong_epsilon_is_named_and_the_other_mode_is_no_difference(dumps: Dum
     assert judged.verdict == "divergent"
     assert judged.introduced[0].op.op_type == "LayerNorm"
     assert "epsilon: 1e-05 in A, 0.001 in B" in judged.introduced[0].evidence
+
+
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+def test_gradients_of_convolutions_run_again(dumps: Dumps, mode: str) -> None:
+    """MindSpore dispatches none of these in PyNative mode, so their inputs are those of the forward operators."""
+    nodes = read_step(dumps.of(f"convolutional {mode}"), 0, 0).nodes
+    gradients = {"BatchNormGrad", "Conv2DBackpropFilter", "Conv2DBackpropInput", "MaxPoolGrad", "SoftplusGrad"}
+    found = [node for node in nodes if node.op.op_type in gradients]
+    assert {node.op.op_type for node in found} == gradients
+    assert [each for node in found for each in differences(node, recorded_inputs(node))] == []
+
+
+def test_operators_of_a_compiled_step_have_phases(dumps: Dumps) -> None:
+    ops_of_step = tuple(dumps.of("graph").ops(step=0))
+    phases = {(op.op_type, op.phase) for op in ops_of_step}
+    assert {("LayerNorm", "forward"), ("LayerNormGrad", "backward"), ("SGD", "optimizer")} <= phases
+    assert {phase for op_type, phase in phases if op_type == "SGD"} == {"optimizer"}
+    expanded = {op.phase for op in ops_of_step if op.op_name.startswith("Expand/")}
+    assert expanded == {"forward", "backward"}
+    assert {op.phase for op in ops_of_step if op.op_name.startswith("Gradients/")} == {"backward"}
+
+
+def test_the_optimizer_of_pynative_mode_reads_the_gradients_of_the_backward(dumps: Dumps) -> None:
+    records = dumps.of("convolutional pynative").tensors(step=0)
+    sources = [record.source for record in records if record.argument == "gradient" and record.io == "input"]
+    assert len(sources) == 4
+    assert all(source.startswith("Gradients/") for source in sources)
 
 
 if __name__ == "__main__":

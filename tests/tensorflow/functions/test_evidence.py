@@ -200,3 +200,14 @@ def test_a_variable_is_read_after_the_operator_that_wrote_it(tmp_path: Path, mod
         assert [maker and (maker.op_type, maker.phase) for maker in makers[-1:]] == [("AssignVariableOp", "optimizer")]
         assert reads[-1].op.phase == "optimizer"
         assert reads[0].op.phase == "forward"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_missing_part_of_a_loss_is_named_before_its_gradient(tmp_path: Path, mode: str) -> None:
+    for name, kept in (("a", True), ("b", False)):
+        with opdump.capture(path=str(tmp_path / name), saved_data="full"):
+            with_momentum(mode, kept=kept)()
+    result = opdump.compare(tmp_path / "a", tmp_path / "b")
+    assert result.verdict == "divergent"
+    assert result.introduced[0].op.phase == "forward"
+    assert result.introduced[0].op.op_type in ("Abs", "AddV2", "Mean")

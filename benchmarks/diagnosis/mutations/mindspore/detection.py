@@ -56,7 +56,7 @@ FAULTS = (
         "hardest: *; *: StridedSlice|Slice|SliceExt",
     ),
     Fault("argument", "weight of the regression", "loss", "0.5 *", "0.4 *", "*: Mul|Muls"),
-    Fault("argument", "threshold of near boxes", "near", "0.05", "0.2", "near: *"),
+    Fault("argument", "threshold of near boxes", "near", "0.05", "0.2", "near: *; *: Greater"),
     Fault(
         "parameter",
         "weights of the classes",

@@ -31,7 +31,12 @@ FAULTS = (
     ),
     Fault("missing", "the bias of the gates", "gates", " + self.bg", "", "a *: Add|AddExt; gates: Sigmoid"),
     Fault(
-        "formula", "another function of the gates", "gates", "ops.sigmoid", "ops.hsigmoid", "gates: *; a gates: Sigmoid"
+        "formula",
+        "another function of the gates",
+        "gates",
+        "ops.sigmoid",
+        "ops.hardswish",
+        "gates: *; a gates: Sigmoid",
     ),
     Fault(
         "formula",
@@ -47,7 +52,7 @@ FAULTS = (
         "split",
         "reset, update =",
         "update, reset =",
-        "split: *; *: Mul",
+        "split: *; *: Mul|Contiguous",
     ),
     Fault(
         "slice",
@@ -55,7 +60,7 @@ FAULTS = (
         "advance",
         "embedded[:, place]",
         "embedded[:, TOKENS - 1 - place]",
-        "advance: *; given,candidate: MatMul|MatMulExt",
+        "advance: *; given,candidate: MatMul|MatMulExt|Contiguous",
     ),
     Fault(
         "stale",

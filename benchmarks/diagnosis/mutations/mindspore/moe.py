@@ -41,7 +41,7 @@ FAULTS = (
         "norm",
         " * self.scale",
         "",
-        "a *: Mul; first,router: *; *: MatMul|MatMulExt",
+        "a *: Mul @*; first,router: *; *: MatMul|MatMulExt",
     ),
     Fault("slice", "load of the second choice", "load", "hits[:, 0]", "hits[:, 1]", "load: *"),
     Fault("argument", "other choices", "top", "ops.topk(odds, 2)", "ops.topk(odds, 2, largest=False)", "top: *"),

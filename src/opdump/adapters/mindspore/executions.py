@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator, live_tensor
 from opdump.adapters.host import BY_DTYPE, HostTensor
 from opdump.errors import CorruptDumpError
-from opdump.graph import Graph, GraphNode
+from opdump.graph import PARAMETER_PREFIX, Graph, GraphNode, GraphOutput
 from opdump.index.values import FilePayload
 from opdump.layouts.mindspore_sync.files import (
     MAPPING_NAME,
@@ -228,6 +228,25 @@ class Executions:
         return HostTensor(BY_DTYPE[dtype], header.shape, flat.ctypes.data, flat, stays=True, npy=npy)
 
 
+_Origin = TypeVar("_Origin")
+
+
+def given_in_graph(program: Program, given: Mapping[str, _Origin]) -> Mapping[str, _Origin]:
+    """The origins of the arguments of a compiled function, by their names in its graph. `given` has them by the names in its definition.
+
+    MindSpore names the gradients that an optimizer of `nn` gets after another variable (`success`): the only list that the graph reads under an unknown
+    name is the only list that it does not read under its own.
+    """
+    read = {slot.source.rpartition(":")[0] for each in program.operators for slot in each.inputs}
+    lists = {name.rpartition(":")[0] for name in given} - {""}
+    unknown = [name for name in read - lists if name.startswith(PARAMETER_PREFIX)]
+    unread = lists - read
+    if len(unknown) != 1 or len(unread) != 1:
+        return given
+    (name,), (own,) = unknown, unread
+    return {key.replace(own, name, 1) if key.rpartition(":")[0] == own else key: value for key, value in given.items()}
+
+
 def block_of(
     program: Program,
     selected: Callable[[OpRecord], bool],
@@ -342,12 +361,25 @@ def _with_names(
     of_graph = _graph_shapes(node, shapes)
     if of_graph:
         arguments["graph_shapes"] = of_graph
-    # MindSpore dumps neither the number of segments nor the type of a cast, which the outputs have.
-    if op.op_type == "Cast" and node.outputs:
-        arguments["dtype"] = node.outputs[0].dtype
-    if op.op_type == "UnsortedSegmentSum" and node.outputs and node.outputs[0].shape:
-        arguments.setdefault("num_segments", node.outputs[0].shape[0])
+    arguments |= _of_outputs(op.op_type, node.outputs)
     return [slot._replace(argument=name_of(slot.slot)) for slot in inputs], arguments
+
+
+def _of_outputs(op_type: str, outputs: Sequence[GraphOutput]) -> dict[str, Any]:
+    """The arguments that MindSpore does not dump, and that the outputs have: the type of a cast, the number of segments, the sizes of a gradient."""
+    if not outputs:
+        return {}
+    dtype, shape = outputs[0]
+    match op_type:
+        case "Cast":
+            return {"dtype": dtype}
+        case "UnsortedSegmentSum" if shape:
+            return {"num_segments": shape[0]}
+        case "Conv2DBackpropInput":
+            return {"input_sizes": list(shape)}
+        case "Conv2DBackpropFilter":
+            return {"filter_sizes": list(shape)}
+    return {}
 
 
 def _graph_shapes(node: GraphNode, shapes: Mapping[tuple[IO, int], tuple[int, ...]]) -> dict[str, list[int]]:

@@ -19,6 +19,7 @@ from opdump.adapters.mindspore.executions import (
     Program,
     block_of,
     failed_operator,
+    given_in_graph,
     has_files,
     inputs_of,
     rank_directories,
@@ -153,13 +154,14 @@ class GraphPieces:
             self._emit_in_models(models, run, execution, self._counts[place.graph_id, step])
             return
         selection = self._selection(executions, place.graph_id)
-        makers = {name: origin.source for name, origin in self._pynative.given.items()}
+        given = given_in_graph(program, self._pynative.given)
+        makers = {name: origin.source for name, origin in given.items()}
         key = (id(program), tuple(sorted(makers.items())))
         in_files = executions.names_in_files(place.graph_id)
         if key not in self._blocks:
             self._blocks[key] = (program, block_of(program, selection.selects, selection.excluded, makers, in_files))
         block = self._blocks[key][1]
-        execution.place_arguments({name: origin.memory for name, origin in self._pynative.given.items()})
+        execution.place_arguments({name: origin.memory for name, origin in given.items()})
         run.emit_block(block, execution.tensors.__getitem__, lambda: execution.tensors)
         left_out = sum(1 for op in program.ops if not selection.selects(op) and not selection.is_value(op))
         run.count_skipped({"not selected": left_out})
@@ -174,7 +176,8 @@ class GraphPieces:
         """Emit the operators that `dump_list` selects, each in its model. `counts` has the executions of operators in the iteration."""
         inside, recorder = self._pynative.is_in_model, self._recorder
         unknown = recorder.plan.layout_facts.unknown_id
-        makers = {name: origin.source for name, origin in self._pynative.given.items()}
+        given = given_in_graph(execution.program, self._pynative.given)
+        makers = {name: origin.source for name, origin in given.items()}
         for op, each in zip(execution.program.ops, execution.program.operators, strict=True):
             if op.op_type == PARAMETER:
                 continue

@@ -98,6 +98,8 @@ _NUMBERS_OF_TYPES: Final[Mapping[int, str]] = {
     for name in ("bool_", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64", "bfloat16")
 }
 """MindSpore's numbers of types, where an argument is one."""
+_WORDS: Final[Mapping[str, Sequence[str]]] = {"data_format": ("NCHW", "NHWC"), "reduction": ("sum", "mean", "none")}
+"""Words for which MindSpore records their number."""
 _REFUSALS: Final = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError)
 """Exceptions of MindSpore for arguments that a primitive does not take."""
 _NO_ATTRIBUTES: Final = frozenset(
@@ -148,7 +150,21 @@ def _parameters(op_type: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
 def argument_names(op_type: str) -> tuple[str, ...]:
     """The names of all arguments in the order of a graph: those of the call, followed by those of the constructor. Empty if unknown."""
     found = _parameters(op_type)
-    return () if found is None else (*found[0], *found[1])
+    return _written_names(op_type) if found is None else (*found[0], *found[1])
+
+
+@cache
+def _written_names(op_type: str) -> tuple[str, ...]:
+    """The names of inputs that a primitive with any number of arguments sets itself. It must be made for this, so its own arguments get any value."""
+    kind = _class_of(op_type)
+    if kind is None:
+        return ()
+    needed = [each for each in inspect.signature(kind.__init__).parameters.values() if each.default is each.empty]
+    try:
+        primitive = kind(*[1 for _ in needed[1:]])
+    except _REFUSALS:
+        return ()
+    return tuple(getattr(primitive, "attrs", {}).get("input_names") or ())
 
 
 def places_of(arguments: Mapping[str, Any], slots: int) -> list[tuple[int, int]]:
@@ -240,7 +256,7 @@ class _Given:
             else:
                 same = [each for each, other in inputs.items() if other.argument.partition("[")[0] == name]
                 place = self.names.index(name) if name in self.names else slot
-                is_listed = bool(bracket) or len(same) > 1
+                is_listed = bool(bracket) or (bool(name) and len(same) > 1)
             if slot not in values and 0 not in record.shape:
                 continue
             value = _Tensor(values.get(slot, np.zeros(record.shape)), record)
@@ -349,6 +365,8 @@ def _argument(op: OpRecord, given: _Given, place: int, floating: str | None, *, 
         return value.plain() if is_number else value.tensor(floating)
     if name == "dtype" and value is not _LEFT_OUT:
         return _type_of(value, floating)
+    if name in _WORDS and isinstance(value, int):
+        return _WORDS[name][value]
     if is_plain or op.graph_id == PYNATIVE or not isinstance(value, bool | int | float | tuple):
         return value
     return ms.Tensor(np.asarray(value, _first_dtype(given, floating, value)))  # compiled code passes it as a tensor
@@ -390,7 +408,21 @@ def _from_attributes(op: OpRecord, given: _Given, floating: str | None) -> tuple
             args.append(tuple(each.tensor(floating) for each in value))
         else:
             args.append(value.tensor(floating) if isinstance(value, _Tensor) else value)
+            if place < len(given.names):
+                args[-1] = _as_tensor(given, floating, args[-1])
+            elif isinstance(value, str) and value in _WORDS["data_format"]:
+                args[-1] = _WORDS["data_format"].index(value)
     return primitive, args
+
+
+def _as_tensor(given: _Given, floating: str | None, value: Any) -> Any:
+    """A number or several as a tensor: such a primitive takes nothing else."""
+    if isinstance(value, bool | float):
+        return ms.Tensor(np.asarray(value, _first_dtype(given, floating, value)))
+    is_shape = isinstance(value, tuple) and all(isinstance(each, int) for each in value)
+    if is_shape or isinstance(value, int):
+        return ms.Tensor(np.asarray(value, np.int64 if is_shape else np.int32))
+    return value
 
 
 def _flat(results: Any) -> Sequence[Any]:
@@ -445,7 +477,26 @@ def _sgd(given: _Given) -> dict[int, Array]:
     return {0: weight - rate * gradient}
 
 
+def _momentum(given: _Given) -> dict[int, Array]:
+    weight, rate, gradient, momentum = given.at(0), given.at(2), given.at(3), given.at(4)
+    moment = momentum * given.at(1) + gradient * given.get("gradient_scale", 1.0)
+    return {0: weight - rate * (gradient + momentum * moment if given.get("use_nesterov") else moment)}
+
+
+def _adam(given: _Given) -> dict[int, Array]:
+    weight, first, second, power1, power2, rate, beta1, beta2, epsilon, gradient = (
+        given.at(place) for place in range(10)
+    )
+    first, second = beta1 * first + (1 - beta1) * gradient, beta2 * second + (1 - beta2) * gradient**2
+    step = beta1 * first + (1 - beta1) * gradient if given.get("use_nesterov") else first
+    scale = rate * np.sqrt(1 - power2) / (1 - power1)
+    return {0: weight - scale * step / (np.sqrt(second) + epsilon), 1: first, 2: second}
+
+
 _BY_NUMPY: Final[Mapping[str, Any]] = {
+    "Adam": _adam,
+    "ApplyMomentum": _momentum,
+    "Assign": lambda given: {0: given.at(1)},
     "AssignAdd": lambda given: {0: given.at(0) + given.get("value")},
     "AssignSub": lambda given: {0: given.at(0) - given.get("value")},
     "LayerNorm": _layer_norm,
@@ -453,6 +504,6 @@ _BY_NUMPY: Final[Mapping[str, Any]] = {
     "SGD": _sgd,
     "SoftmaxBackward": _softmax_backward,
 }
-_IN_PLACE: Final = frozenset({"AssignAdd", "AssignSub", "SGD"})
+_IN_PLACE: Final = frozenset({"Adam", "ApplyMomentum", "Assign", "AssignAdd", "AssignSub", "SGD"})
 _WITHOUT_KERNEL: Final = frozenset({*_IN_PLACE, "SoftmaxBackward"})
 """Types that are only computed in numpy: they write their input, or MindSpore has no primitive that runs on the CPU."""

@@ -131,7 +131,7 @@ def records_of_place(
             stream_id=first.stream_id,
             order=len(ops),
             occurrence=occurrence,
-            phase=phase_of(true_name, stack),
+            phase=phase_of(true_name, stack) if node is None else node.phase,
             stack=stack,
             arguments=arguments.get((first.op_type, first.op_name)) or attributes,
         )
@@ -338,8 +338,44 @@ def program_stack(noted: Sequence[Frame]) -> Sequence[Frame]:
 
 
 def is_of_optimizer(stack: Sequence[Frame]) -> bool:
-    """Whether the lines of an operator, from `program_stack`, are those of an optimizer of MindSpore."""
+    """Whether an operator has lines of an optimizer of MindSpore."""
     return any(_OPTIMIZER.search(frame.file) for frame in stack)
+
+
+def with_phases(graph: Graph) -> Graph:
+    """A graph of MindSpore with the phases of its operators.
+
+    The names tell only part of the backward: what MindSpore expands in it is in `Expand/`, like what it expands in the forward, and has the line of the
+    forward. What a program does with gradients (clipping) counts as part of the optimizer.
+    """
+    phases: dict[str, Phase] = {}
+    from_gradients: set[str] = set()
+    forward_lines: set[Frame] = set()
+    for node in graph.nodes:
+        stack = program_stack(node.stack)
+        phase = phase_of(node.op_name, node.stack)
+        if phase == "forward" and not from_gradients.isdisjoint(_makers(node)):
+            phase = "backward" if _is_expanded(node) and not forward_lines.isdisjoint(stack[:1]) else "optimizer"
+        elif phase == "forward":
+            forward_lines.update(stack[:1])
+        if phase != "forward" and not is_of_optimizer(node.stack) and node.op_type != _UPDATE:
+            from_gradients.add(node.op_name)
+        phases[node.op_name] = phase
+    readers: dict[str, set[Phase]] = {}
+    for node in reversed(graph.nodes):
+        if _is_expanded(node) and readers.get(node.op_name) == {"backward"}:
+            phases[node.op_name] = "backward"
+        for maker in _makers(node):
+            readers.setdefault(maker, set()).add(phases[node.op_name])
+    return replace(graph, nodes=tuple(replace(node, phase=phases[node.op_name]) for node in graph.nodes))
+
+
+def _makers(node: GraphNode) -> Iterator[str]:
+    return (given.source.rpartition(":")[0] for given in node.inputs)
+
+
+def _is_expanded(node: GraphNode) -> bool:
+    return node.op_name.startswith("Expand/")
 
 
 # Finds the true names for file names in dumps of other tools, which have no index.
@@ -350,6 +386,8 @@ def is_of_optimizer(stack: Sequence[Frame]) -> bool:
 # it is in the file.
 
 _TUPLE: Final = "MakeTuple"
+_UPDATE: Final = "UpdateState"
+"""Operators of MindSpore's graphs that say that a parameter has been written."""
 _ITEM: Final = "TupleGetItem"
 _HANDING_ON: Final = frozenset({"Load", "Depend", _TUPLE, _ITEM})
 """Operators of MindSpore's graphs that pass on their inputs and run nothing: a tuple passes on each of its inputs, an item one of

@@ -40,6 +40,7 @@ from opdump.layouts.mindspore_sync.from_files import (
     keyed,
     numbered_as_run,
     records_of_place,
+    with_phases,
 )
 from opdump.records import OpRecord, SkipReason, TensorRecord
 from opdump.step_table import StepTable
@@ -246,7 +247,7 @@ class RankTree:
             graph = self._decoded(f"{_GRAPHS}/{name}.pb", decode_pb)
             if graph is None:
                 graph = self._decoded(f"{_GRAPHS}/{name}.ir", decode_ir)
-            self._graphs_as_filed[graph_id] = graph
+            self._graphs_as_filed[graph_id] = with_phases(graph) if graph is not None and graph.by_mindspore else graph
         return self._graphs_as_filed[graph_id]
 
     @cached_property

@@ -99,10 +99,48 @@ def _arguments_of_gradient(operator: UnseenOperator, forward: _Forward) -> dict[
             arguments["dim"] = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
         case "UnsortedSegmentSum":
             arguments["num_segments"] = int(forward.inputs[0].shape[0])
+        case "Conv2DBackpropInput":
+            arguments |= {"input_sizes": _shape(forward.inputs[0]), "pad_list": _padding(forward)}
+        case "Conv2DBackpropFilter":
+            arguments |= {"filter_sizes": _shape(forward.inputs[1]), "pad_list": _padding(forward)}
     return arguments
 
 
-_OF_BOTH: Final = frozenset({"begin_norm_axis", "begin_params_axis", "epsilon"})
+def _shape(tensor: Tensor) -> list[int]:
+    return [int(size) for size in tensor.shape]
+
+
+def _padding(forward: _Forward) -> list[int]:
+    """The padding of a convolution above, below, left and right, which its gradients get from the compiler in graph mode."""
+    arguments = forward.arguments
+    if str(arguments.get("pad_mode")).lower() != "same":
+        return list(arguments.get("pad") or (0, 0, 0, 0))
+    found: list[int] = []
+    for axis in (2, 3):
+        size, kernel = int(forward.inputs[0].shape[axis]), int(forward.inputs[1].shape[axis])
+        stride, dilation = (int(arguments[name][axis]) for name in ("stride", "dilation"))
+        missing = max(0, (-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
+        found += [missing // 2, missing - missing // 2]
+    return found
+
+
+_OF_BOTH: Final = frozenset(
+    {
+        *("begin_norm_axis", "begin_params_axis", "epsilon", "is_training", "data_format"),
+        *(
+            "kernel_size",
+            "strides",
+            "stride",
+            "pad_mode",
+            "pad",
+            "pad_list",
+            "dilation",
+            "group",
+            "mode",
+            "out_channel",
+        ),
+    }
+)
 """Arguments that a forward operator has in common with its gradient."""
 
 
@@ -274,7 +312,8 @@ class OperatorRecording:
                 if may_be_view(call.name):  # MindSpore copies the result before an operator reads it
                     self._makers.viewed(tensor)
             running = self.gradients.running
-            if running is not None:
+            # A view of a result that nothing dispatched wrote does not write it either.
+            if running is not None and (not reason or any(origin.source for origin in origins)):
                 running.wrote(outputs)
             forward = Forward(call.name, op.op_name, place.path, place.stack, place.is_marked)
             if is_read_again(call.name):
@@ -341,7 +380,7 @@ class OperatorRecording:
             read = {slot: of_forward.tensor(name) for slot, name in operator.reads.items()}
             read[operator.given] = node.given[0]
             names = argument_names(operator.op_type)
-            inputs = [(names[slot], read[slot]) for slot in sorted(read)]
+            inputs = [(names[slot] if slot < len(names) else "", read[slot]) for slot in sorted(read)]
             self._file(self._record(operator.op_type, place, arguments), inputs, outputs)
             return
         inputs = [("dout", tensor) for tensor in node.given] if operator.given is not None else []
