@@ -61,6 +61,8 @@ class EagerCapture:
         self._names: Counter[str] = Counter()
         self._arguments: dict[str, dict[str, Any]] = {}
         """The same object for operators with the same properties, by which the recorder recognises repeated steps."""
+        self._scope_of_update = ""
+        """The name scope of the latest operator, if that belongs to an update of parameters."""
         self._values: dict[int, Any] = {}
         """Identity of the handle of a variable -> its latest value, if no operator can have changed it unseen."""
         self._begun: dict[int, tuple[Counter[str], EagerTensors]] = {}
@@ -240,7 +242,11 @@ class EagerCapture:
             each._id in follow and (each.dtype != tf.resource or not record.could_possibly_record())
             for each in inputs
         )
+        # TensorFlow 2.15 reads a variable that is given as a tensor without an operator. Within an update, its scope tells that.
+        scope, makers = eager_context.context().scope_name, self._capture.eager.makers
+        follows |= scope == self._scope_of_update != "" and any(each._id not in makers for each in inputs)
         phase: Phase = "backward" if steps.is_in_gradient else "optimizer" if follows else "forward"
+        self._scope_of_update = scope if phase == "optimizer" else ""
         if phase != "forward":
             follow.update(each._id for each in outputs)
             if writes_variable(op_type):
