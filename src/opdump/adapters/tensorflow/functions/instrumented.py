@@ -938,12 +938,12 @@ class InstrumentedFunction:
 def _shape_of(tensor: Any) -> tuple[int, ...] | None:
     """The shape of an argument of a function; for the handle of a variable, that of the variable; None if it is unknown."""
     if tensor.dtype not in _HANDLES:
-        return tuple(tensor.shape)
+        return tuple(tensor.shape.as_list())
     facts = getattr(tensor, "_handle_data", None)
     if facts is None or not facts.is_set or len(facts.shape_and_type) != 1:
         return None
     shape = tf.TensorShape(facts.shape_and_type[0].shape)
-    return tuple(shape) if shape.is_fully_defined() else None
+    return tuple(shape.as_list()) if shape.is_fully_defined() else None
 
 
 def _is_same(plain: Any, own: Any, calls: Iterable[str]) -> bool:

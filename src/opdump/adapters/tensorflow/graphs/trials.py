@@ -83,7 +83,7 @@ def shape_in_graph(tensor: Any) -> Shape | None:
     """The shape of a tensor of a graph, with a small size for an unknown one; None if the rank is unknown."""
     if tensor.shape.rank is None:
         return None
-    return tuple(_UNKNOWN_SIZE if size is None else size for size in tensor.shape)
+    return tuple(_UNKNOWN_SIZE if size is None else size for size in tensor.shape.as_list())
 
 
 def _on_host(run: Callable[[], Any]) -> Any:
