@@ -160,7 +160,7 @@ def same_ends(first: EndState, second: EndState, alignment: Alignment) -> bool:
         _same_states(first, second, alignment)
         and _same_numbers(first.numbers, second.numbers)
         and all(_is_output(end, place, second.outputs, alignment) for place, end in first.outputs.items())
-        and bool(first.numbers or first.outputs or any(end.lasts for end in first.states.values()))
+        and bool(first.numbers or first.outputs or any(end.lasts for _, end in first.all()))
     )
 
 
