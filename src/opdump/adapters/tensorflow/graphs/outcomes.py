@@ -40,7 +40,7 @@ from opdump.adapters.tensorflow.graphs.operator_kinds import (
     SWITCHES,
 )
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
-from opdump.adapters.tensorflow.graphs.trials import ShapeOf, Trial, Untried, agree
+from opdump.adapters.tensorflow.graphs.trials import ShapeOf, Trial, UntriedError, agree
 from opdump.records import SkipReason
 
 Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]
@@ -188,11 +188,11 @@ class Outcomes:
         trial = Trial(self._shape_of)
         try:
             return not agree(self._tried(f"{op.name}:0", trial, {}), self._tried_node(f"{node.name}:0", trial, {}))
-        except (Untried, RecursionError):
+        except (UntriedError, RecursionError):
             return False
 
     def _tried(self, key: Key, trial: Trial, known: dict[Key, Sequence[Any]]) -> Any:
-        """The value of a tensor of the program in a trial. Raises Untried if it cannot be computed."""
+        """The value of a tensor of the program in a trial. Raises UntriedError if it cannot be computed."""
         resolved = self.resolved(key)
         constant = self.constant_node(resolved)
         if constant is not None:
@@ -202,12 +202,12 @@ class Outcomes:
         if known and op is not None and self.of.get(name) == "ran":
             return trial.shared(resolved, op.outputs[int(slot)].dtype)
         if op is None or not op.is_pure or len(known) > _MOST_TRIED:
-            raise Untried
+            raise UntriedError
         if name not in known:
             known[name] = ()
             known[name] = trial.run(op.node, [self._tried(each.key, trial, known) for each in op.inputs])
         if not known[name]:
-            raise Untried
+            raise UntriedError
         return known[name][int(slot)]
 
     def _tried_node(self, key: Key, trial: Trial, known: dict[Key, Sequence[Any]]) -> Any:
@@ -219,17 +219,17 @@ class Outcomes:
         op = self._operators.get(self._names.get(name, ""))
         if known and op is not None and name not in self._changed and self.of.get(op.name) == "ran":
             if int(slot) >= len(op.outputs):
-                raise Untried  # a workspace, which the node of oneDNN has and the operator has not
+                raise UntriedError  # a workspace, which the node of oneDNN has and the operator has not
             return trial.shared(f"{op.name}:{slot}", op.outputs[int(slot)].dtype)
         if is_plumbing(node) or len(known) > _MOST_TRIED or (op is not None and not op.is_pure):
-            raise Untried
+            raise UntriedError
         if name not in known:
             known[name] = ()
             known[name] = trial.run(
                 node, [self._tried_node(each, trial, known) for each in self._executed.inputs(node)]
             )
         if not known[name]:
-            raise Untried
+            raise UntriedError
         return known[name][int(slot)]
 
     def _is_read(self, slot: Slot, key: Key, depth: int) -> bool:

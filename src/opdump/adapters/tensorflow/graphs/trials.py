@@ -26,8 +26,8 @@ _SAME: Final = 1e-4
 _UNKNOWN_SIZE: Final = 2
 
 
-class Untried(Exception):  # noqa: N818  no error: the caller asks in another way
-    """The results cannot be computed: a shape or a kernel is missing."""
+class UntriedError(Exception):
+    """The results cannot be computed, because a shape or a kernel is missing. The caller decides in another way."""
 
 
 class Trial:
@@ -39,11 +39,11 @@ class Trial:
         self._random = np.random.default_rng(0)
 
     def shared(self, key: Key, dtype: int) -> Any:
-        """Random values for a shared tensor. Raises Untried for integers, which may be indices or shapes."""
+        """Random values for a shared tensor. Raises UntriedError for integers, which may be indices or shapes."""
         if key not in self._shared:
             shape, kind = self._shape_of(key), tf.as_dtype(dtype)
             if shape is None or not kind.is_floating or np.prod(shape, dtype=np.int64) > _MOST_ELEMENTS:
-                raise Untried
+                raise UntriedError
             self._shared[key] = _on_host(lambda: tf.constant(self._random.uniform(0.5, 1.5, shape)))
         return self._shared[key]
 
@@ -59,7 +59,7 @@ class Trial:
         """The outputs of a node in float64."""
         op_def = op_def_registry.get(node.op)
         if op_def is None:
-            raise Untried
+            raise UntriedError
         attributes: list[Any] = []
         for attribute in op_def.attr:
             if attribute.name in node.attr:
@@ -91,7 +91,7 @@ def _on_host(run: Callable[[], Any]) -> Any:
         with eager_context.eager_mode(), tf.device("/CPU:0"):
             return run()
     except _REFUSALS as error:
-        raise Untried from error
+        raise UntriedError from error
 
 
 def _attribute(value: Any, kind: str) -> Any:
@@ -103,7 +103,7 @@ def _attribute(value: Any, kind: str) -> Any:
         return getattr(value, {"int": "i", "float": "f", "bool": "b", "string": "s"}[kind])
     if kind in ("list(int)", "list(float)", "list(string)"):
         return [*getattr(value.list, kind[5])]
-    raise Untried
+    raise UntriedError
 
 
 class FunctionShapes:
