@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, chain, count
+from itertools import accumulate, chain, count, repeat
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
 
@@ -294,8 +294,10 @@ class StepTable(Generic[Filed_co]):
     @property
     def is_of_one_step(self) -> bool:
         """Whether all operators name the same step."""
-        runs = {part.step for part in self.parts if isinstance(part, TemplateRun)}
-        return len(runs | {op.step for op, _ in self.singles}) <= 1
+        steps: set[int] = set()
+        for part in self.parts:
+            steps.update([part.step] if isinstance(part, TemplateRun) else [op.step for op in part.ops])
+        return len(steps) <= 1
 
     @property
     def has_summaries(self) -> bool:
@@ -310,9 +312,11 @@ class StepTable(Generic[Filed_co]):
     @property
     def singles(self) -> Iterator[tuple[OpRecord, int]]:
         """The operators that were recorded one by one, and their indices."""
-        for part, start in zip(self.parts, self.op_starts, strict=False):
-            if isinstance(part, Singles):
-                yield from zip(part.ops, count(start))
+        return chain.from_iterable(
+            zip(part.ops, count(start), strict=False)
+            for part, start in zip(self.parts, self.op_starts, strict=False)
+            if isinstance(part, Singles)
+        )
 
     @property
     def other_arguments(self) -> dict[int, Mapping[str, Any]]:
@@ -331,7 +335,7 @@ class StepTable(Generic[Filed_co]):
         found = [
             part.template.owners + start
             if isinstance(part, TemplateRun)
-            else np.array([places.get(id(each.op), -1) for each in cast(Sequence[FiledTensor], part.tensors)], np.intp)
+            else np.array([*map(places.get, map(id, _operators_of(part)), repeat(-1))], np.intp)
             for part, start in zip(self.parts, self.op_starts, strict=False)
         ]
         return np.concatenate(found) if found else np.zeros(0, np.intp)
@@ -532,6 +536,11 @@ def statistics_of(
 def _ops_of(part: TemplateRun | Singles[Any]) -> Sequence[OpRecord]:
     """Return the operators of a part; those of a template are without valid time stamp."""
     return part.template.ops if isinstance(part, TemplateRun) else part.ops
+
+
+def _operators_of(part: Singles[Any]) -> list[OpRecord]:
+    """Return the operator of each tensor."""
+    return [tensor.op for tensor in cast(Sequence[FiledTensor], part.tensors)]
 
 
 def _tensors_of(part: TemplateRun | Singles[Any]) -> Sequence[object]:

@@ -388,7 +388,13 @@ class StepValues:
 
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: StepValues | None = None) -> None:
         self._alignment: Alignment = alignment
-        self._base: float = _base_of(a, b, alignment, before)
+        self._base: float
+        self._has_fused: bool
+        if before is not None and before._alignment is alignment:  # a repeated step
+            self._base, self._has_fused = before._base, before._has_fused
+        else:
+            self._base = _base_of(a, b, alignment)
+            self._has_fused = any(is_fused(node) for trace in (a, b) for node in trace.pattern)
         self._certain = {here for here, kind in alignment.kinds.items() if kind in ("name", "by hand")}
         self._steps_off: int = before._steps_off + 1 if before is not None and before.a.leaves_other_bits() else 0
         """The number of steps directly before this one that all left different bits."""
@@ -406,7 +412,7 @@ class StepValues:
         went_apart = self._steps_off >= _SHOWN
         first = _Side(a, b, pieces_a, self._alignment.b_of, self._certain, self._base, self._left[0], went_apart)
         second = _Side(b, a, pieces_b, self._alignment.a_of, certain_b, self._base, self._left[1], went_apart)
-        if any(is_fused(node) for trace in (a, b) for node in trace.pattern):
+        if self._has_fused:
             self._share_noise(first, second)
         return first, second
 
@@ -462,10 +468,8 @@ class StepValues:
         return a.traced(lost_a, unread_a), b.traced(lost_b, unread_b)
 
 
-def _base_of(a: Trace, b: Trace, alignment: Alignment, before: StepValues | None) -> float:
+def _base_of(a: Trace, b: Trace, alignment: Alignment) -> float:
     """How far rounding may move the statistics of these steps."""
-    if before is not None and before._alignment is alignment:
-        return before._base
     usual = max(a.rows.usual_rounding, b.rows.usual_rounding)
     return max(_BASE, _ROUNDINGS * min(usual, accepted_rounding(a, b, alignment))) if usual else _BASE
 
