@@ -18,13 +18,13 @@ from opdump.comparison.differences import (
     coarsest,
     epsilon_of,
     equal_elements,
+    has_elements,
     same_statistics,
     unshaped_difference,
 )
 from opdump.comparison.execution import recorded, recorded_inputs, replay
 from opdump.comparison.nodes import Node
 from opdump.comparison.step_statistics import size_of
-from opdump.comparison.trace import has_elements
 from opdump.records import OpRecord, TensorRecord
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import LEAST_FILL, apart, coarsest, epsilon_of, same_statistics
+from opdump.comparison.differences import LEAST_FILL, apart, coarsest, epsilon_of, has_elements, same_statistics
 from opdump.comparison.nodes import Node, Place, Suspect, are_of_two_modes, reachable
 from opdump.comparison.step_statistics import has_statistics
-from opdump.comparison.trace import Trace, has_elements
+from opdump.comparison.trace import Trace
 
 _OF_NO_VALUE: Final = frozenset(
     {"device", "pin_memory", "layout", "memory_format", "non_blocking", "generator", "dtype", "implicit", "copy"}

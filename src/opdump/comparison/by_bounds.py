@@ -22,13 +22,14 @@ from opdump.comparison.differences import (
     coarsest,
     digest_of,
     epsilon_of,
+    has_elements,
     in_roundings,
     root_mean_square,
     unshaped_difference,
 )
 from opdump.comparison.kernel_accuracy import has_graphs
 from opdump.comparison.nodes import Node, Place, Suspect
-from opdump.comparison.trace import Trace, has_elements, tells_sources
+from opdump.comparison.trace import Trace, tells_sources
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from opdump.comparison.alignment import Alignment, LostGradients, arguments_key
 from opdump.comparison.arguments import differing
-from opdump.comparison.differences import Array, Difference, epsilon_of, fill_as_infinity, in_roundings
+from opdump.comparison.differences import Array, Difference, epsilon_of, fill_as_infinity, has_elements, in_roundings
 from opdump.comparison.execution import Constants, Execution, input_of, same_inputs
 from opdump.comparison.nodes import Kind, Node, Suspect, reachable, runs_in_any_order, storages_of, without
-from opdump.comparison.trace import Trace, has_elements, leaf_name
+from opdump.comparison.trace import Trace, leaf_name
 from opdump.records import Phase
 
 

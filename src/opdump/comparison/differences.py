@@ -312,6 +312,18 @@ def same_statistics(one: TensorRecord, other: TensorRecord) -> bool:
     )
 
 
+def has_elements(record: TensorRecord) -> bool:
+    """Whether the dump has all elements of the tensor, not just a sample."""
+    return record.payload is not None and not record.sample
+
+
+def has_same_contents(one: TensorRecord, other: TensorRecord) -> bool:
+    """Whether two recorded tensors have the same elements, or if these were not recorded, the same statistics."""
+    if has_elements(one) and has_elements(other):
+        return one.shape == other.shape and same_bits(one.numpy(), other.numpy())
+    return one.shape == other.shape and same_statistics(one, other)
+
+
 def differ_only_in_digests(one: TensorRecord, other: TensorRecord) -> bool:
     """Whether tensors of the same shape and dtype differ in their digests and in no other statistic, for example because of a different order.
 

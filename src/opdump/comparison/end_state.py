@@ -20,7 +20,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Array, Difference, Elements, difference
 from opdump.comparison.execution import Execution, recorded
 from opdump.comparison.memory import Named
-from opdump.comparison.nodes import Node, Place, Suspect, is_of_mindspore, may_leave_results, storages_of
+from opdump.comparison.nodes import Node, Place, Suspect, is_of_jax, is_of_mindspore, may_leave_results, storages_of
 from opdump.comparison.step_statistics import inputs_of
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.records import TensorRecord
@@ -254,13 +254,33 @@ def _numbers(run: Execution) -> Iterator[End]:
 
 
 def _outputs(run: Execution) -> Iterator[tuple[Place, End]]:
-    """The outputs that no operator reads: all if nothing is trained, otherwise only losses of MindSpore, whose backward pass does not read them."""
+    """The outputs that no operator reads, of a training only those that `_is_result_of_training`."""
     read, trains = outputs_read(run.trace), _trains(run.trace)
     for node in run.trace.nodes:
         if not any((node.index, slot) in read for slot in node.outputs):
             for slot, value in run.outputs[node.index].items():
-                if not trains or (is_of_mindspore(node) and node.op.phase == "forward" and value.ndim == 0):
-                    yield (node.index, slot), End(value, _size(value))
+                if not trains or _is_result_of_training(node, value):
+                    maker = node.makers.get(slot, (node.index, slot))[0] if node.op.repeats_operators else node.index
+                    yield (node.index, slot), End(value, _size_of_update(run.trace.nodes[maker], value))
+
+
+def _is_result_of_training(node: Node, value: Array) -> bool:
+    """Whether an output that no operator reads is a result of a compiled function of JAX, a new array of an optimizer, or a loss whose backward pass
+    does not read it.
+    """
+    if node.op.repeats_operators:
+        return True
+    if node.op.phase == "optimizer":
+        return is_of_jax(node)
+    return node.op.phase == "forward" and value.ndim == 0 and (is_of_jax(node) or is_of_mindspore(node))
+
+
+def _size_of_update(node: Node, value: Array) -> float:
+    """The size of a value; of an updated parameter, the size of the change."""
+    given = [record for slot, record in node.inputs.items() if slot not in node.makers and record.shape == value.shape]
+    if node.op.phase != "optimizer" or len(given) != 1 or (before := recorded(given[0])) is None:
+        return _size(value)
+    return _size(value - before)
 
 
 def _trains(trace: Trace) -> bool:

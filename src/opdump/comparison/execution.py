@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from opdump.adapters.replay import Replayed, replayer_of
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import Array, same_bits
+from opdump.comparison.differences import Array, has_elements, same_bits
 from opdump.comparison.memory import Memory, Named, widened
 from opdump.comparison.nodes import Node, Place
-from opdump.comparison.trace import Trace, has_elements, leaf_name, lifetimes
+from opdump.comparison.trace import Trace, leaf_name, lifetimes
 from opdump.doing import note
 from opdump.errors import CannotReplayError
 from opdump.records import TensorRecord
@@ -72,6 +72,9 @@ def same_inputs(one: Node, other: Node) -> bool:
 
 def replay(node: Node, values: Mapping[int, Array], dtype: str = "float64") -> Replayed | None:
     """Runs the node again on these inputs; None if it cannot be run, or draws random numbers."""
+    repeated = _repeated(node)
+    if repeated:
+        return Replayed({slot: values[slot] for slot in repeated if slot in values}, dtype)
     replayer = replayer_of(node.op)
     if replayer is None:
         return None
@@ -82,6 +85,13 @@ def replay(node: Node, values: Mapping[int, Array], dtype: str = "float64") -> R
         return None
     # A replayer also returns optional outputs that the node does not have (the mean of LayerNormalization).
     return replace(done, outputs={slot: done.outputs[slot] for slot in node.outputs if slot in done.outputs})
+
+
+def _repeated(node: Node) -> list[int]:
+    """The outputs of a call that operators in it made, which are its inputs in a trace."""
+    if not node.op.repeats_operators:
+        return []
+    return [slot for slot in node.makers if slot in node.outputs and node.outputs[slot].source]
 
 
 def draws(node: Node) -> bool:

@@ -21,6 +21,7 @@ from opdump.comparison.differences import (
     digest_of,
     epsilon_of,
     equal_elements,
+    has_elements,
     in_roundings,
     is_permutation,
     same_bits,
@@ -31,7 +32,7 @@ from opdump.comparison.execution import draws, outputs_of_both, recorded
 from opdump.comparison.memory import Memory, Named, extent_of, in_storage_order, view_of
 from opdump.comparison.nodes import Kind, Node, Place, Suspect, runs_in_any_order, storages_of
 from opdump.comparison.step_statistics import has_statistics
-from opdump.comparison.trace import Lifetimes, Trace, has_elements, leaf_name, lifetimes, names_a_state
+from opdump.comparison.trace import Lifetimes, Trace, leaf_name, lifetimes, names_a_state
 from opdump.graph import CONSTANT_PREFIX, shown_source
 from opdump.records import TensorRecord
 
@@ -108,12 +109,15 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
     check = _MemoryCheck(trace, Integrity() if before is None else before)
     named = (record for node in trace.nodes for record in node.inputs.values() if leaf_name(record))
     ends = lifetimes(trace, storages_of(named))  # named inputs may keep their contents until the next step
+    read = {maker for node in trace.nodes for maker in node.makers.values()}
     for node in trace.nodes:
         for slot, record in node.inputs.items():
             if has_elements(record) and not record.skip:
                 check.read(node, slot, record)
         for slot, record in node.outputs.items():
             check.write(node.index, slot, record)
+            if record.memory is None and (node.op.phase == "optimizer" or (node.index, slot) not in read):
+                check.leave(node.index, record)
         check.release(node.index, ends)
     check.end()
     return check.found
@@ -169,7 +173,7 @@ class _MemoryCheck:
             self.found.violations[place] = Violation(unequal, values.size, frozenset())
         elif is_unknown and self._before.left:
             # Other names belong to data, which the program may refill, or to the place that reads it.
-            flat = in_storage_order(values, record)
+            flat = values.reshape(-1) if record.memory is None else in_storage_order(values, record)
             digest = None if flat is None else (record.dtype, digest_of(flat))
             if digest in self._before.left:
                 self.found.came_from[place] = self._before.left[digest]
@@ -179,6 +183,11 @@ class _MemoryCheck:
     def write(self, index: int, slot: int, record: TensorRecord) -> None:
         if has_elements(record):
             self._memory.write(index, slot, record, record.numpy())
+
+    def leave(self, index: int, record: TensorRecord) -> None:
+        """Note a value that the step may leave to the next one, if its memory is not known."""
+        if has_elements(record):
+            self.found.left[record.dtype, digest_of(record.numpy().reshape(-1))] = frozenset({index})
 
     def release(self, index: int, ends: Lifetimes) -> None:
         """Note the final contents of the storages that no operator after this one uses, and drop them."""

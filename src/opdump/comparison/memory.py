@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog
-from opdump.comparison.differences import Array, equal_elements, same_bits
+from opdump.comparison.differences import Array, equal_elements, has_elements, same_bits
 from opdump.comparison.nodes import Node, Place, storages_of
-from opdump.comparison.trace import Lifetimes, Trace, has_elements, leaf_name, names_a_state, read_traces
+from opdump.comparison.trace import Lifetimes, Trace, leaf_name, names_a_state, read_traces
 from opdump.records import TensorRecord
 
 

@@ -172,13 +172,16 @@ def may_leave_results(node: Node) -> bool:
     After the forward pass, operators write their results to lasting memory. Only in eager JAX are they new arrays, and MindSpore's compiled code has no
     operator whose output is not used.
     """
-    is_of_jax = node.op.kernel.startswith(("lax::", "jnp::")) and not node.op.graph_id
-    return node.op.phase == "forward" or is_of_jax or runs_in_any_order(node)
+    return node.op.phase == "forward" or (is_of_jax(node) and not node.op.graph_id) or runs_in_any_order(node)
 
 
 def runs_in_any_order(node: Node) -> bool:
     """Whether the operator ran in MindSpore's compiled code, which runs operators of all phases in any order that their data allows."""
     return is_of_mindspore(node) and node.op.graph_id != PYNATIVE
+
+
+def is_of_jax(node: Node) -> bool:
+    return node.op.kernel.startswith(("lax::", "jnp::"))
 
 
 def is_of_mindspore(node: Node) -> bool:

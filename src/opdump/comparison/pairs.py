@@ -41,11 +41,12 @@ from opdump.comparison.differences import (
     are_finite,
     coarsest,
     comparable,
+    has_elements,
     same_statistics,
 )
 from opdump.comparison.nodes import Node
 from opdump.comparison.step_statistics import Bools, Floats, Places, rows_apart
-from opdump.comparison.trace import Model, RepeatedTrace, Trace, has_elements, repeated
+from opdump.comparison.trace import Model, RepeatedTrace, Trace, repeated
 from opdump.comparison.value_matching import ValueKind
 from opdump.errors import ConfigError, DumpPathError
 from opdump.kernels import SUMMARY_FIELDS, PairMetrics, compare_pair

@@ -64,6 +64,7 @@ from opdump.comparison.memory import StateMapping
 from opdump.comparison.nodes import Findings, Node, Place, Suspect, are_of_two_modes, without
 from opdump.comparison.substitution import Attribution, attribute
 from opdump.comparison.trace import Trace, lasting, leaf_name
+from opdump.graph import PARAMETER_PREFIX
 from opdump.records import TensorRecord
 
 _TIMES_NOISE: Final = 100.0
@@ -194,7 +195,7 @@ class ReferenceReplay:
     def _leaf(self, node: Node, slot: int) -> Array | None:
         """The value of an input of B that no operator of B made: that of A, or B's own value if A's is unknown."""
         one, record = self._partner(node), node.inputs[slot]
-        if one is None or node.moves:
+        if one is None or node.moves or self._is_another_parameter(one.inputs.get(slot), record):
             known = self._leaf_of_name(record)
             if known is not None:
                 return known
@@ -294,6 +295,8 @@ class ReferenceReplay:
             return  # a number that the program reads, to print it or to compute with it in Python
         if other.overwrites(slot) or self._is_explained((one.index, slot), (other.index, slot)):
             return
+        if self._is_another_parameter(one.inputs[slot], record):
+            return  # the operator reads another input, which is judged with the others
         found = difference(expected, own)
         if not self._counts(found, record, one.inputs[slot]):
             return
@@ -451,12 +454,24 @@ class ReferenceReplay:
     def _other_name(self, one: Node, other: Node, slot: int) -> None:
         """Note an input that is a different parameter than in A and happens to have the same values."""
         record, after = one.inputs[slot], other.inputs[slot]
-        if record.memory is None or after.memory is None or one.makers.get(slot) or other.makers.get(slot):
+        if one.makers.get(slot) or other.makers.get(slot) or not self._is_another_tensor(record, after):
             return
-        usual = self._a_of_storage.get(after.memory.storage, record.memory.storage)
-        if usual != record.memory.storage:
-            what = f"reads {leaf_name(after) or 'a different tensor'}; in A it reads {leaf_name(record) or 'one'} with the same values"
-            self.found.latent.append(Suspect("input", one, other, "input", slot, math.inf, what))
+        what = f"reads {leaf_name(after) or 'a different tensor'}; in A it reads {leaf_name(record) or 'one'} with the same values"
+        self.found.latent.append(Suspect("input", one, other, "input", slot, math.inf, what))
+
+    def _is_another_tensor(self, record: TensorRecord, after: TensorRecord) -> bool:
+        """Whether two inputs that no operator made are different tensors: in other storages, or else parameters of A with different names."""
+        if record.memory is not None and after.memory is not None:
+            return self._a_of_storage.get(after.memory.storage, record.memory.storage) != record.memory.storage
+        return self._is_another_parameter(record, after)
+
+    def _is_another_parameter(self, record: TensorRecord | None, after: TensorRecord) -> bool:
+        """Whether two inputs whose memory is not known are parameters of A with different names."""
+        name = leaf_name(after)
+        if record is None or record.memory is not None or name == leaf_name(record):
+            return False
+        # The names of constants are numbers, which mean nothing in another program.
+        return name.startswith(PARAMETER_PREFIX) and name in self.reference.leaves
 
     def _argument(
         self,

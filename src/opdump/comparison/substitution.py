@@ -28,6 +28,7 @@ from opdump.comparison.differences import (
     digest_of,
     epsilon_of,
     fill_as_infinity,
+    has_elements,
     in_roundings,
     same_bits,
     unshaped_difference,
@@ -43,7 +44,7 @@ from opdump.comparison.end_state import (
 from opdump.comparison.execution import Constants, Execution, StepInputs, draws, recorded, recorded_values, replay
 from opdump.comparison.memory import Memory, Named
 from opdump.comparison.nodes import Node, Place, Suspect, reachable, storages_of, without
-from opdump.comparison.trace import Trace, has_elements
+from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord
 
 Lasting = tuple[AbstractSet[int], AbstractSet[int]]

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog
 from opdump.catalog.query import Execution
-from opdump.comparison.differences import digest_of, same_bits, same_statistics
+from opdump.comparison.differences import digest_of, has_elements, has_same_contents
+from opdump.comparison.loops import with_executions
 from opdump.comparison.nodes import Node, Place, reachable, scope_of, storages_of
 from opdump.comparison.step_statistics import Columns, Floats, Places, StepRows, columns_of, columns_of_summaries
 from opdump.errors import CorruptDumpError
@@ -285,6 +286,7 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
     for execution in catalog.ops(step=step, rank=rank, include_skipped=True):
         found.add(execution)
     _add_last_views(found.nodes, found.views)
+    found.nodes = with_executions(found.nodes)
     return _with_places(found.nodes, found.updates) if found.has_compiled else found.nodes, found.finals
 
 
@@ -324,7 +326,7 @@ class _Variables:
         number = record.memory.storage
         storage = self._moved.get(number, number)
         held = self._held.get(storage)
-        if is_read and held is not None and not _has_same_contents(held, record):
+        if is_read and held is not None and not has_same_contents(held, record):
             storage = self._moved[number] = _FIRST_MOVED + len(self._moved) + storage
         self._held[storage] = record
         return replace(record, memory=replace(record.memory, storage=storage))
@@ -332,13 +334,6 @@ class _Variables:
 
 _FIRST_MOVED: Final = 1 << 20
 """Above the number of every variable."""
-
-
-def _has_same_contents(one: TensorRecord, other: TensorRecord) -> bool:
-    """Whether two recorded tensors have the same elements, or if these were not recorded, the same statistics."""
-    if has_elements(one) and has_elements(other):
-        return one.shape == other.shape and same_bits(one.numpy(), other.numpy())
-    return one.shape == other.shape and same_statistics(one, other)
 
 
 @dataclass(slots=True)
@@ -353,15 +348,17 @@ class _StepReader:
     """The last view of each output, with the number of nodes before it."""
     updates: dict[int, str] = field(default_factory=dict)
     """The parameters that nodes of compiled code update."""
-    _last: dict[str, int] = field(default_factory=dict)
-    """The latest node of each name, because a loop runs an operator several times."""
+    _last: dict[tuple[str, int | None], int] = field(default_factory=dict)
+    """The latest node of each name in each graph, and in any graph, because a loop runs an operator several times."""
+    _results: dict[Hashable, Place] = field(default_factory=dict)
+    """The results of compiled functions of JAX by their elements. A later call names them like its arguments."""
     _variables: _Variables = field(default_factory=_Variables)
 
     def add(self, execution: Execution) -> None:
         """Add an operator, a view, or a parameter at the end of the step."""
         op = execution.op
         if op.skip == "view" and self.has_compiled:
-            base = self._output(str(op.arguments.get("source", "")))
+            base = self._output(str(op.arguments.get("source", "")), op.graph_id)
             if base is not None:
                 self.views[base] = len(self.nodes), op
         if op.skip or not execution.tensors:
@@ -383,6 +380,9 @@ class _StepReader:
         if has_variables := op.kernel.startswith(_WITH_VARIABLES):
             inputs = self._variables.read(inputs)
         makers = {slot: maker for slot, record in inputs.items() if (maker := self._maker(record)) is not None}
+        if op.repeats_operators:
+            repeated = self._repeated(outputs)
+            inputs, makers = repeated if repeated[0] else (inputs, makers)
         if has_variables:
             outputs = self._variables.written(index, outputs)
         if is_compiled and 0 in inputs and 0 in outputs:
@@ -392,17 +392,44 @@ class _StepReader:
             outputs = outputs if shape is None else {**outputs, 0: replace(outputs[0], shape=shape)}
         is_rewritten, is_added = "executed_as" in facts, facts.get("source") == "rewriting"
         self.nodes.append(Node(index, op, inputs, outputs, makers, is_rewritten, is_rewritten and is_added))
-        self._last[op.op_name] = index
+        self._last[op.op_name, op.graph_id] = self._last[op.op_name, None] = index
+        if op.repeats_operators:
+            self._results |= {
+                key: (index, slot) for slot, record in outputs.items() if (key := _identity(record)) is not None
+            }
+
+    def _repeated(self, outputs: Mapping[int, TensorRecord]) -> tuple[dict[int, TensorRecord], dict[int, Place]]:
+        """The outputs of operators that the outputs of a call repeat, as its inputs, with their makers."""
+        inputs, makers = {}, {}
+        for slot, record in outputs.items():
+            maker = self._output(record.source, record.op.graph_id)
+            made = None if maker is None else self.nodes[maker[0]].outputs.get(maker[1])
+            if maker is not None and made is not None and made.shape == record.shape:
+                makers[slot] = maker
+                inputs[slot] = replace(made, io="input", slot=slot, source=record.source)
+        return inputs, makers
 
     def _maker(self, record: TensorRecord) -> Place | None:
         """The maker of an input: the operator that it names, or the latest one that wrote the variable that it names."""
-        maker = self._output(record.source)
+        maker = self._output(record.source, record.op.graph_id)
+        if maker is None and self._results and record.memory is None and names_a_state(leaf_name(record)):
+            return self._results.get(_identity(record))
         return self._variables.writer(record) if maker is None else maker
 
-    def _output(self, source: str) -> Place | None:
-        """The node and slot that a source such as `conv-op3:0` names."""
+    def _output(self, source: str, graph_id: int) -> Place | None:
+        """The node and slot that a source such as `conv-op3:0` names, in this graph if an operator of it has the name."""
         name, _, slot = source.rpartition(":")
-        return (self._last[name], int(slot)) if name in self._last and slot.isdigit() else None
+        if not slot.isdigit():
+            return None
+        index = self._last.get((name, graph_id), self._last.get((name, None)))
+        return None if index is None else (index, int(slot))
+
+
+def _identity(record: TensorRecord) -> Hashable:
+    """Identifies a tensor by its elements; None if these were not recorded, or if there is only one."""
+    if not has_elements(record) or math.prod(record.shape) <= 1:
+        return None
+    return record.dtype, record.shape, digest_of(record.numpy())
 
 
 def _add_last_views(nodes: list[Node], views: Mapping[Place, tuple[int, OpRecord]]) -> None:
@@ -543,11 +570,6 @@ def _without_doubtful_names(nodes: list[Node]) -> list[Node]:
         else node
         for node in nodes
     ]
-
-
-def has_elements(record: TensorRecord) -> bool:
-    """Whether the dump has all elements of the tensor, not just a sample."""
-    return record.payload is not None and not record.sample
 
 
 def names_a_state(name: str) -> bool:

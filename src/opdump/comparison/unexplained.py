@@ -27,6 +27,7 @@ from opdump.comparison.differences import (
     coarsest,
     differ_only_in_digests,
     epsilon_of,
+    has_elements,
     in_roundings,
     numbers_of,
     same_bits,
@@ -37,7 +38,7 @@ from opdump.comparison.end_state import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
 from opdump.comparison.kernel_accuracy import JudgedGraphs
 from opdump.comparison.nodes import Kind, Node, Place, Suspect, may_leave_results, storages_of
-from opdump.comparison.trace import Trace, has_elements
+from opdump.comparison.trace import Trace
 from opdump.op_types import is_dispatched
 from opdump.records import IO, TensorRecord
 

@@ -24,10 +24,11 @@ from opdump.comparison.differences import (
     blocked_layouts,
     difference,
     find_layout,
+    has_elements,
     root_mean_square,
 )
 from opdump.comparison.nodes import Node, Place
-from opdump.comparison.trace import Trace, has_elements
+from opdump.comparison.trace import Trace
 from opdump.doing import note
 from opdump.records import RunFact, TensorRecord
 
@@ -198,19 +199,16 @@ def _key_of(record: TensorRecord) -> object:
 
 
 def share_inputs(a: Trace, b: Trace) -> bool:
-    """Whether both programs read a tensor (data or a parameter) with the same elements."""
-    return bool(_hashes_of_inputs(a) & _hashes_of_inputs(b))
+    """Whether both programs read a tensor (data or a parameter) with the same elements, or the same statistics if there are no elements."""
+    return bool(_keys_of_inputs(a) & _keys_of_inputs(b))
 
 
-def _hashes_of_inputs(trace: Trace) -> set[tuple[int, int]]:
-    return {
-        (array.size, _multiset_hash(array))
-        for node in trace.nodes
-        for slot, record in node.inputs.items()
-        if slot not in node.makers and has_elements(record)
-        for array in [record.numpy()]
-        if array.dtype.kind == "f" and array.size > 1 and not (array == array.flat[0]).all()
-    }
+def _keys_of_inputs(trace: Trace) -> set[object]:
+    inputs = (record for node in trace.nodes for slot, record in node.inputs.items() if slot not in node.makers)
+    floats = (
+        record for record in inputs if record.dtype.startswith(("float", "bfloat")) and math.prod(record.shape) > 1
+    )
+    return {key for record in floats if (key := _key_of(record)) is not None}
 
 
 def _multiset_hash(array: Array) -> int:

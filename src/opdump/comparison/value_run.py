@@ -18,11 +18,20 @@ import numpy as np
 from opdump.adapters.replay import Replayed
 from opdump.comparison.accuracy import UNLIKE_FRAMEWORKS, own_errors, told_error
 from opdump.comparison.arguments import chosen_rounding
-from opdump.comparison.differences import Array, coarsest, difference, digest_of, epsilon_of, find_layout, same_bits
+from opdump.comparison.differences import (
+    Array,
+    coarsest,
+    difference,
+    digest_of,
+    epsilon_of,
+    find_layout,
+    has_elements,
+    same_bits,
+)
 from opdump.comparison.execution import Execution, recorded, recorded_input, recorded_values, replay
 from opdump.comparison.memory import widened
 from opdump.comparison.nodes import Kind, Node, Place, Suspect
-from opdump.comparison.trace import Trace, has_elements, leaf_name
+from opdump.comparison.trace import Trace, leaf_name
 from opdump.comparison.value_matching import Pair, same_kind
 from opdump.records import IO, TensorRecord
 

@@ -96,6 +96,66 @@ def test_a_missing_division_before_a_mask_is_named_before_its_gradient_and_the_r
     assert not {side.kernel for side in accused} & {"jax::jit", "Parameter"}
 
 
+def test_a_parameter_in_place_of_another_with_the_same_values_is_named_before_the_gradients_that_differ(
+    tmp_path: Path,
+) -> None:
+    def step(parameters: Any, *, second: str) -> Any:
+        def loss(given: Any) -> Any:
+            hidden = jnp.tanh(jnp.asarray(X) * given["first"])
+            return (hidden @ jnp.asarray(W) * given[second]).sum() ** 2
+
+        return jax.tree.map(lambda old, gradient: old - 0.1 * gradient, parameters, jax.grad(loss)(parameters))
+
+    def run(second: str) -> Any:
+        return jax.jit(partial(step, second=second))({"first": jnp.ones(4), "second": jnp.ones(4)})
+
+    result = compared(tmp_path, lambda: run("second"), lambda: run("first"))
+    first = result.introduced[0]
+    assert first.kind == "input"
+    assert "reads Parameter.parameters.first; in A it reads Parameter.parameters.second" in first.evidence
+
+
+def recurrent(*, root: float = 2.0, written_out: bool = False, rate: float = 0.1) -> Any:
+    """Two steps of training with a loop, its stacked states, and a gradient that runs backwards through it."""
+
+    def loss(weights: Any) -> Any:
+        def advance(state: Any, row: Any) -> Any:
+            gate = row @ weights + state
+            gate = 0.5 + 0.5 * jnp.tanh(0.5 * gate) if written_out else jax.nn.sigmoid(gate)
+            state = gate * state + (1 - gate) * row
+            return state, state
+
+        _, states = jax.lax.scan(advance, jnp.zeros(4), jnp.asarray(X))
+        return ((states @ weights / root) ** 2).mean()
+
+    @jax.jit
+    def step(weights: Any) -> Any:
+        return weights - rate * jax.grad(loss)(weights)
+
+    weights = jnp.asarray(W)
+    for _ in range(2):
+        weights = step(weights)
+    return weights
+
+
+def test_a_loop_that_computes_the_same_with_other_operators_is_benign(tmp_path: Path) -> None:
+    result = compared(tmp_path, recurrent, lambda: recurrent(written_out=True))
+    assert result.verdict == "benign", result.headline
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"), [({"root": 3.0}, "/ root"), ({"rate": 0.2}, "- rate *")], ids=["root", "rate"]
+)
+def test_a_fault_behind_or_after_a_loop_is_named_and_all_that_follows_is_inherited(
+    changed: dict[str, float], text: str, tmp_path: Path
+) -> None:
+    result = compared(tmp_path, recurrent, lambda: recurrent(**changed))
+    first = result.introduced[0]
+    assert first.b is not None
+    assert text in first.b.stack[0].code
+    assert {each.kind for each in result.introduced} == {"argument"}, "no value without a maker differs"
+
+
 @pytest.mark.parametrize("saved_data", ["full", "statistic"])
 def test_the_same_program_twice_is_identical(saved_data: str, tmp_path: Path) -> None:
     result = compared(tmp_path, trained, trained, saved_data)

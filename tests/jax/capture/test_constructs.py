@@ -160,6 +160,28 @@ def test_values_of_a_loop_are_those_of_its_trips() -> None:
         np.testing.assert_array_equal(carry, recording.array(sine) + row)
 
 
+def test_what_a_loop_carries_and_leaves_names_the_operators_in_its_body() -> None:
+    def body(carried: Any, row: Any) -> Any:
+        (first, second), turned = carried, jnp.sin(carried[1]) * row
+        return (second, turned), turned
+
+    def function(values: Any) -> Any:
+        (_, last), stacked = lax.scan(body, (jnp.zeros(3), jnp.cos(values[0])), values)
+        return last * 2, stacked + 1
+
+    with recorded() as recording:
+        jax.jit(function)(X)
+    read = {
+        (each.op.op_name, each.op.occurrence, each.slot): each.source
+        for each in recording.writer.tensors
+        if each.io == "input"
+    }
+    assert read["Default/scan/sin-op0", 0, 0] == "Default/cos-op0:0"
+    assert read["Default/scan/sin-op0", 1, 0] == "Default/scan/mul-op0:0"
+    assert read["Default/scan/mul-op0", 0, 1] == read["Default/scan/mul-op0", 1, 1] == "Parameter.values"
+    assert read["Default/mul-op0", 0, 0] == read["Default/add-op0", 0, 0] == "Default/scan/mul-op0:0"
+
+
 def test_shards_have_their_devices() -> None:
     with recorded() as recording:
         jax.jit(sharded_sum)(np.arange(8, dtype=np.float32))

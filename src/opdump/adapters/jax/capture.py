@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ from opdump.adapters.jax.host import (
 )
 from opdump.adapters.jax.interception import HostCalls, Real, Told
 from opdump.adapters.jax.names import Makers, phase_of, program_frames, stack_text
-from opdump.adapters.jax.schedule import Argument, Blocks, Prepared, Reads, Ref, Tap
+from opdump.adapters.jax.schedule import Argument, Blocks, Level, Prepared, Reads, Ref, Tap, with_sources
 from opdump.adapters.jax.twin import Emitter, Given, PieceRun, Twin, TwinRun, Values, emit_prepared
 from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.interpreter.critical_sections import no_garbage_collection
@@ -290,11 +291,12 @@ class Capture:
         self, function: Function, twin_run: TwinRun | None, run: GraphRun, given: Arguments, executable: Any
     ) -> TwinRun | None:
         """Emit the operators of the twin. Returns its run; None if there is none or it failed. `executable` is None if the call failed."""
-        count, emitter = 0, None
+        count, emitter, sources = 0, None, self._sources_of_operands(function, given)
         for piece in self._pieces(function, twin_run) if twin_run is not None else ():
             blocks = self._blocks_of(function, piece, executable)
             if emitter is None:
                 emitter = Emitter(Given(given, function.closed.consts), run, blocks)
+            piece.level = self._level_with(sources, function, piece.level)
             emitter.emit(piece)
             count += 1
             del piece
@@ -304,6 +306,28 @@ class Capture:
             run.count_skipped({"not observed": len(function.closed.jaxpr.eqns)})
             return None
         return twin_run
+
+    def _sources_of_operands(self, function: Function, given: Arguments) -> dict[str, str]:
+        """The makers of arguments that have only a number, because JAX and not the program calls the function (an uncompiled `scan`), by their usual
+        source. Other arguments keep their names, by which parameters are found again in later steps.
+        """
+        step = self._steps.step
+        numbered = (
+            (f"{PARAMETER_PREFIX}{name}", self._makers.source_of(value, step))
+            for name, value in zip(function.argument_names, given.values, strict=True)
+            if _NUMBERED.fullmatch(name)
+        )
+        return {usual: maker for usual, maker in numbered if maker}
+
+    def _level_with(self, sources: Mapping[str, str], function: Function, level: Level) -> Level:
+        if not sources:
+            return level
+        key = id(level), frozenset(sources.items())
+        if key not in function.by_sources:
+            if len(function.by_sources) >= MOST_CALLS:  # a program that calls it with other makers each time
+                return level
+            function.by_sources[key] = with_sources(level, sources)
+        return function.by_sources[key]
 
     def _pieces(self, function: Function, twin_run: TwinRun) -> Iterator[PieceRun]:
         """The pieces of a run. If one fails, the iteration ends with a warning."""
@@ -355,15 +379,16 @@ class Capture:
         inputs, outputs = [], []
         if not operator.skip and selection.wants_inputs:
             inputs = [slot(at, name, f"{PARAMETER_PREFIX}{name}", Argument(at)) for at, name in enumerate(arguments)]
+        made_by = function.twin.result_sources if function.twin is not None else [""] * len(results)
         if not operator.skip and selection.wants_outputs:
-            outputs = [slot(at, name, "", Tap(at)) for at, name in enumerate(results)]
+            outputs = [slot(at, name, made_by[at], Tap(at)) for at, name in enumerate(results)]
         operators = [BlockOperator(operator, inputs, outputs)]
         if plan.saves_values and plan.outputs:
             for result, argument in sorted(function.updates.items(), key=lambda pair: pair[1]):
                 name = arguments[argument]
                 if plan.selects(name, _PARAMETER):
                     value = NamedOperator(_PARAMETER, name, kernel=_PARAMETER, phase="optimizer")
-                    operators.append(BlockOperator(value, (), [slot(0, "", "", Tap(result))]))
+                    operators.append(BlockOperator(value, (), [slot(0, "", made_by[result], Tap(result))]))
         return Prepared(Block(operators), tuple(places))
 
     def _call_operator(self, function: Function, facts: Mapping[str, Any], stack: Sequence[Frame]) -> NamedOperator:
@@ -475,6 +500,10 @@ class Capture:
         )
         tensors = given.tensors()
         return operator, [live_tensor(slot, "", tensors[place], sources[place]) for slot, place in operands]
+
+
+_NUMBERED: Final = re.compile(r"args\.\d+")
+"""The name of an argument that is only known by its number."""
 
 
 def _call_name(function: Function) -> str:

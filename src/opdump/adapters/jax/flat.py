@@ -286,10 +286,41 @@ def outer(made: Made, inner: Taps) -> Made:
     return Made(made.value, made.source, inner, None, made.after_backward, around=made)
 
 
-def carry_facts(entered: Sequence[Made], given: Sequence[Made]) -> None:
-    """Give the carried values of a loop the sources that they had before the first iteration."""
-    for inside, outside in zip(entered, given, strict=True):
-        inside.source, inside.after_backward = outside.source, outside.after_backward
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The values that a loop carries from one iteration to the next.
+
+    While the body is traced, it is not known which operator makes them, so they have the sources `marks`.
+    """
+
+    given: Sequence[Made]
+    """The values before the first iteration."""
+    marks: Sequence[str]
+
+    @classmethod
+    def of(cls, given: Sequence[Made], loop: int) -> Carried:
+        return cls(given, [f"carried {number} of loop {loop}" for number in range(len(given))])
+
+    def enter(self, values: Sequence[Any], inner: Taps) -> list[Made]:
+        """The values in an iteration."""
+        return [
+            Made(value, mark, inner, None, made.after_backward)
+            for value, mark, made in zip(values, self.marks, self.given, strict=True)
+        ]
+
+    def sources(self, made: Sequence[Made]) -> tuple[dict[str, str], dict[str, str]]:
+        """The sources of the marked values in the first iteration and in the others. `made` is what an iteration returns."""
+        first = dict(zip(self.marks, (each.source for each in self.given), strict=True))
+        results = dict(zip(self.marks, (each.source for each in made), strict=True))
+        return first, {mark: self._maker(mark, results) or first[mark] for mark in self.marks}
+
+    def _maker(self, mark: str, results: Mapping[str, str]) -> str:
+        """The operator that made a value in any iteration; empty if the loop never changes the value."""
+        seen: set[str] = set()
+        while mark in results and mark not in seen:
+            seen.add(mark)
+            mark = results[mark]
+        return "" if mark in results else mark
 
 
 def facts_of(value: Any) -> tuple[str, tuple[int, ...]]:

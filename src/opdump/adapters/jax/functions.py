@@ -85,6 +85,8 @@ class Function:
     calls: dict[Sequence[Frame], Prepared] = field(default_factory=dict)
     """Its calls as operators, by the calling lines of the program."""
     shown: dict[int, Level] = field(default_factory=dict)
+    by_sources: dict[tuple[int, frozenset[tuple[str, str]]], Level] = field(default_factory=dict)
+    """Levels with the makers of the arguments, by the identity of the level in `shown` and by these makers."""
     """Levels whose operators are in the graph of the dump, by identity."""
 
     @property

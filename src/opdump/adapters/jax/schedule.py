@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -108,9 +108,13 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A loop with a known number of iterations. `taps` maps each tap of the body to a tap of the level around the loop."""
+    """A loop with a known number of iterations. `taps` maps each tap of the body to a tap of the level around the loop.
+
+    `body` is the first iteration. The others are `again`: the same operators, whose carried values the iteration before made.
+    """
 
     body: Level
+    again: Level
     taps: tuple[int, ...]
     length: int
     reverse: bool
@@ -119,17 +123,24 @@ class Scan:
     def inner(self) -> tuple[Level, ...]:
         return (self.body,)
 
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """All levels that may be emitted."""
+        return self.body, self.again
+
 
 @dataclass(frozen=True, slots=True)
 class While:
     """A loop with a condition.
 
-    `trips` is the tap with the number of iterations, `capacity` the number of rows of the taps of `condition` and `body`. `last` is the
-    final evaluation of the condition; its taps are in the level around the loop.
+    `condition` and `body` are the first iteration, and `again` both levels in the others. `trips` is the tap with the number of iterations,
+    `capacity` the number of rows of the taps of `condition` and `body`. `last` is the final evaluation of the condition; its taps are in the
+    level around the loop.
     """
 
     condition: Level
     body: Level
+    again: tuple[Level, Level]
     last: Level
     condition_taps: tuple[int, ...]
     body_taps: tuple[int, ...]
@@ -140,6 +151,11 @@ class While:
     def inner(self) -> tuple[Level, ...]:
         return self.condition, self.body
 
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """All levels that may be emitted, but the last evaluation of the condition."""
+        return *self.inner, *self.again
+
 
 @dataclass(frozen=True, slots=True)
 class Branches:
@@ -147,6 +163,7 @@ class Branches:
 
     index: Ref
     levels: tuple[Level, ...]
+    """All levels that may be emitted."""
     taps: tuple[tuple[int, ...], ...]
 
     @property
@@ -166,8 +183,44 @@ class Shards:
     def inner(self) -> tuple[Level, ...]:
         return (self.body,)
 
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """All levels that may be emitted."""
+        return (self.body,)
+
 
 Entry: TypeAlias = "Equation | Scan | While | Branches | Shards"
+
+
+def with_sources(level: Level, sources: Mapping[str, str]) -> Level:
+    """A level, and those in it, with other names for the makers of some values."""
+
+    def of(entry: Entry) -> Entry:
+        match entry:
+            case Equation():
+                inputs = tuple(replace(slot, source=sources.get(slot.source, slot.source)) for slot in entry.inputs)
+                given = tuple(replace(each, source=sources.get(each.source, each.source)) for each in entry.node.inputs)
+                return replace(entry, inputs=inputs, node=replace(entry.node, inputs=given))
+            case Scan():
+                return replace(entry, body=renamed(entry.body), again=renamed(entry.again))
+            case While():
+                condition, body = map(renamed, entry.again)
+                return replace(
+                    entry,
+                    condition=renamed(entry.condition),
+                    body=renamed(entry.body),
+                    again=(condition, body),
+                    last=renamed(entry.last),
+                )
+            case Branches():
+                return replace(entry, levels=tuple(map(renamed, entry.levels)))
+            case Shards():
+                return replace(entry, body=renamed(entry.body))
+
+    def renamed(inner: Level) -> Level:
+        return with_sources(inner, sources)
+
+    return Level([of(entry) for entry in level.entries])
 
 
 # Finds out whether XLA kept, fused or removed the operators of a jaxpr.
@@ -338,7 +391,7 @@ class Blocks:
             if isinstance(part, Prepared):
                 found.are_ready &= part.is_ready(facts)
             else:
-                for inner in part.inner:
+                for inner in part.levels:
                     self._add_reads(inner, facts, found)
             is_index = isinstance(part, Branches)
             for ref in part.refs if isinstance(part, Prepared) else [part.index] if isinstance(part, Branches) else ():

@@ -205,6 +205,13 @@ class Twin:
             for each in self._flat.results
         ]
 
+    @property
+    def result_sources(self) -> list[str]:
+        """The sources of the results, after a run. A result that is a literal of the program has none."""
+        arguments = dict(zip(self._flat.arguments, self._sources, strict=True))
+        known = {number: source for number, (source, _) in self._facts.items()} | arguments
+        return [known.get(each, "") if isinstance(each, int) else "" for each in self._flat.results]
+
     def _begin(self, place: int, values: dict[int, Any]) -> PieceRun:
         piece = self._pieces[place]
         numbers = [*self._closed_over, *(number for number in piece.given if number not in self._constant_of)]
@@ -457,8 +464,9 @@ class Emitter:
     def _part(self, part: Scan | While | Branches | Shards, values: Values, run: GraphRun) -> None:
         """Emit the levels of a loop, a branch or shards."""
         if isinstance(part, Scan):
-            for row in reversed(range(part.length)) if part.reverse else range(part.length):
-                self._trip(part.body, values, part.taps, row, run)
+            rows = range(part.length)
+            for number, row in enumerate(reversed(rows) if part.reverse else rows):
+                self._trip(part.again if number else part.body, values, part.taps, row, run)
         elif isinstance(part, While):
             self._while(part, values, run)
         elif isinstance(part, Branches):
@@ -471,8 +479,9 @@ class Emitter:
     def _while(self, entry: While, values: Values, run: GraphRun) -> None:
         trips = values.number(Tap(entry.trips))
         for row in range(min(trips, entry.capacity)):
-            self._trip(entry.condition, values, entry.condition_taps, row, run)
-            self._trip(entry.body, values, entry.body_taps, row, run)
+            condition, body = entry.again if row else entry.inner
+            self._trip(condition, values, entry.condition_taps, row, run)
+            self._trip(body, values, entry.body_taps, row, run)
         missing = max(0, trips - entry.capacity)  # iterations whose values were not kept
         run.count_skipped({"not observed": missing * sum(1 for level in entry.inner for _ in level.each())})
         self._level(entry.last, values, run)

@@ -27,13 +27,13 @@ from jax import lax
 from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.jax.flat import (
     LITERAL,
+    Carried,
     JaxprPosition,
     Made,
     Piece,
     Read,
     Step,
     Taps,
-    carry_facts,
     chosen,
     equations_in,
     facts_of,
@@ -46,7 +46,7 @@ from opdump.adapters.jax.flat import (
 )
 from opdump.adapters.jax.interception import HOST_CALLS, WITH_RESULTS
 from opdump.adapters.jax.names import Names, arguments_of, frames_of, phase_of, scope_of, stack_text
-from opdump.adapters.jax.schedule import Branches, Equation, Level, Scan, Shards, Slot, While
+from opdump.adapters.jax.schedule import Branches, Equation, Level, Scan, Shards, Slot, While, with_sources
 from opdump.graph import GraphInput, GraphNode, GraphOutput
 
 
@@ -77,6 +77,7 @@ class Walk:
         self.notes: dict[str, str] = {}
         self._names = names
         self._references: Mapping[int, Any] = {}
+        self._loops = 0
 
     def piece(
         self,
@@ -189,24 +190,23 @@ class Walk:
         body, length, reverse = parameters["jaxpr"], parameters["length"], parameters["reverse"]
         first, after = parameters["num_consts"], parameters["num_consts"] + parameters["num_carry"]
         within = place.within(number, joined(place.stack, stack_text(equation.source_info.name_stack)), "scan")
-        inner_level = Level()
+        inner_level, carried, made_inside = Level(), self._carried(given[first:after]), list[Made]()
 
         def trip(carry: list[Any], rows: list[Any]) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
             # JAX may trace a body more than once: keep only the entries of the last trace.
             inner, inner_level.entries = Taps(), []
             entered = [outer(made, inner) for made in given[:first]]
-            entered += [Made(value, "", inner) for value in carry]
+            entered += carried.enter(carry, inner)
             entered += [
                 Made(value, made.source, inner, None, made.after_backward, around=made, is_row=True)
                 for value, made in zip(rows, given[after:], strict=True)
             ]
-            carry_facts(entered[first:after], given[first:after])
-            results = self._closed(body, entered, inner, inner_level, within)
+            made_inside[:] = results = self._closed(body, entered, inner, inner_level, within)
             count = after - first
             return [made.value for made in results[:count]], ([made.value for made in results[count:]], inner.values)
 
         with equation.ctx.manager:
-            carried, (stacked, inner_taps) = lax.scan(
+            left, (stacked, inner_taps) = lax.scan(
                 trip,
                 [made.value for made in given[first:after]],
                 [made.value for made in given[after:]],
@@ -214,8 +214,11 @@ class Walk:
                 reverse=reverse,
             )
         rows = tuple(taps.add(value).index for value in inner_taps)
-        level.entries.append(Scan(inner_level, rows, length, reverse))
-        return self._results(equation, given, [*carried, *stacked], taps, level, place, number)
+        begin, go_on = carried.sources(made_inside[: after - first])
+        levels = with_sources(inner_level, begin), with_sources(inner_level, go_on)
+        level.entries.append(Scan(*levels, rows, length, reverse))
+        sources = [go_on.get(each.source, each.source) for each in made_inside] if length else ()
+        return self._results(equation, given, [*left, *stacked], taps, level, place, number, sources)
 
     def _while(
         self, equation: Any, given: list[Made], taps: Taps, level: Level, place: JaxprPosition, number: int
@@ -228,21 +231,21 @@ class Walk:
         at_condition = place.within((number, "cond"), stack, "while/cond")
         at_body = place.within((number, "body"), stack, "while")
         levels = Level(), Level()
-        capacity = self.capacity
+        capacity, carried, made_inside = self.capacity, self._carried(given[begin:]), list[Made]()
 
         def test(carry: Sequence[Any], inner: Taps, tested: Level) -> Any:
             # The final evaluation of the condition belongs to the level around the loop.
             constants = given[:first] if inner is taps else [outer(made, inner) for made in given[:first]]
-            entered = [*constants, *(Made(value, "", inner) for value in carry)]
+            entered = [*constants, *carried.enter(carry, inner)]
             return self._closed(condition, entered, inner, tested, at_condition)[0].value
 
         def trip(carry: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
             tested, ran = Taps(), Taps()
             levels[0].entries, levels[1].entries = [], []
             goes_on = test(carry, tested, levels[0])
-            entered = [outer(made, ran) for made in given[first:begin]] + [Made(value, "", ran) for value in carry]
-            carry_facts(entered[begin - first :], given[begin:])
-            results = [made.value for made in self._closed(body, entered, ran, levels[1], at_body)]
+            entered = [outer(made, ran) for made in given[first:begin]] + carried.enter(carry, ran)
+            made_inside[:] = self._closed(body, entered, ran, levels[1], at_body)
+            results = [made.value for made in made_inside]
             return [chosen(goes_on, *pair) for pair in zip(results, carry, strict=True)], tested.values, ran.values
 
         def kept(state: Any) -> Any:
@@ -260,24 +263,26 @@ class Walk:
             # The buffers for the taps must exist before the loop, so trace one iteration for their shapes.
             _, tested, ran = jax.eval_shape(trip, begun)
             room = [zeros_like((capacity, *each.shape), each) for each in (*tested, *ran)]
-            count, carried, rows = lax.while_loop(
+            count, left, rows = lax.while_loop(
                 lambda state: jnp.any(test(state[1], Taps(), Level())), kept, (jnp.int32(0), begun, room)
             )
             last = Level()
-            test(carried, taps, last)
+            test(left, taps, last)
         indices = tuple(taps.add(value).index for value in rows)
+        first_sources, later_sources = carried.sources(made_inside)
         level.entries.append(
             While(
-                levels[0],
-                levels[1],
-                last,
+                with_sources(levels[0], first_sources),
+                with_sources(levels[1], first_sources),
+                (with_sources(levels[0], later_sources), with_sources(levels[1], later_sources)),
+                with_sources(last, later_sources),
                 indices[: len(tested)],
                 indices[len(tested) :],
                 taps.add(count).index,
                 capacity,
             )
         )
-        return self._results(equation, given, carried, taps, level, place, number)
+        return self._results(equation, given, left, taps, level, place, number, [*later_sources.values()])
 
     def _cond(
         self, equation: Any, given: list[Made], taps: Taps, level: Level, place: JaxprPosition, number: int
@@ -345,6 +350,10 @@ class Walk:
         level.entries.append(Shards(inner_level, rows, math.prod(mesh.shape[name] for name in axes)))
         return self._results(equation, given, results, taps, level, place, number)
 
+    def _carried(self, given: Sequence[Made]) -> Carried:
+        self._loops += 1
+        return Carried.of(given, self._loops)
+
     def _constant(self, value: Any, taps: Taps) -> Made:
         """A constant that a jaxpr closes over."""
         return Made(self._references.get(id(value), value), "", taps, None)
@@ -378,10 +387,15 @@ class Walk:
         level: Level,
         place: JaxprPosition,
         number: int,
+        sources: Sequence[str] = (),
     ) -> list[Made]:
-        """The results of an equation with a body. The equation is listed too, as control flow."""
+        """The results of an equation with a body. The equation is listed too, as control flow.
+
+        `sources` are the operators in the body that made the results, if they are known; else the equation is named.
+        """
         operator, hlo_name, after = self._named(equation, given, place, number)
-        made = [Made(value, f"{operator.op_name}:{slot}", taps, None, after) for slot, value in enumerate(values)]
+        sources = sources or [f"{operator.op_name}:{slot}" for slot in range(len(values))]
+        made = [Made(value, source, taps, None, after) for value, source in zip(values, sources, strict=True)]
         operator = replace(operator, skip="control flow")
         # Before the loop or branch itself, which the caller has just appended.
         level.entries.insert(-1, Equation(operator, _node(operator, given, made), hlo_name))
