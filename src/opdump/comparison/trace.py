@@ -370,33 +370,53 @@ class _StepReader:
             self.finals.setdefault(len(self.nodes), {})[op.op_name] = outputs[0]
 
     def _add_node(self, op: OpRecord, inputs: dict[int, TensorRecord], outputs: dict[int, TensorRecord]) -> None:
-        index, facts = len(self.nodes), op.arguments
+        index = len(self.nodes)
         is_compiled = self.has_compiled and op.graph_id != PYNATIVE
         if is_compiled:
             if name := updated_parameter(op, inputs, outputs):
                 self.updates[index] = name
             inputs, outputs = (_in_graph_shapes(op, records) for records in (inputs, outputs))
             op, inputs = as_read(op, inputs)
-        if has_variables := op.kernel.startswith(_WITH_VARIABLES):
+        has_variables = op.kernel.startswith(_WITH_VARIABLES)
+        if has_variables:
             inputs = self._variables.read(inputs)
-        makers = {slot: maker for slot, record in inputs.items() if (maker := self._maker(record)) is not None}
-        if op.repeats_operators:
-            repeated = self._repeated(outputs)
-            inputs, makers = repeated if repeated[0] else (inputs, makers)
+        inputs, makers = self._with_makers(op, inputs, outputs)
         if has_variables:
             outputs = self._variables.written(index, outputs)
-        if is_compiled and 0 in inputs and 0 in outputs:
-            maker = makers.get(0)
-            read = inputs[0] if maker is None else self.nodes[maker[0]].outputs.get(maker[1], inputs[0])
-            shape = shape_given(op, read.shape)
-            outputs = outputs if shape is None else {**outputs, 0: replace(outputs[0], shape=shape)}
-        is_rewritten, is_added = "executed_as" in facts, facts.get("source") == "rewriting"
+        if is_compiled:
+            outputs = self._in_given_shape(op, inputs, makers, outputs)
+        is_rewritten, is_added = "executed_as" in op.arguments, op.arguments.get("source") == "rewriting"
         self.nodes.append(Node(index, op, inputs, outputs, makers, is_rewritten, is_rewritten and is_added))
         self._last[op.op_name, op.graph_id] = self._last[op.op_name, None] = index
         if op.repeats_operators:
             self._results |= {
                 key: (index, slot) for slot, record in outputs.items() if (key := _identity(record)) is not None
             }
+
+    def _with_makers(
+        self, op: OpRecord, inputs: dict[int, TensorRecord], outputs: Mapping[int, TensorRecord]
+    ) -> tuple[dict[int, TensorRecord], dict[int, Place]]:
+        """The inputs of an operator, and the makers of those that are known."""
+        if op.repeats_operators:
+            repeated, makers = self._repeated(outputs)
+            if repeated:
+                return repeated, makers
+        return inputs, {slot: maker for slot, record in inputs.items() if (maker := self._maker(record)) is not None}
+
+    def _in_given_shape(
+        self,
+        op: OpRecord,
+        inputs: Mapping[int, TensorRecord],
+        makers: Mapping[int, Place],
+        outputs: dict[int, TensorRecord],
+    ) -> dict[int, TensorRecord]:
+        """The outputs of compiled code, with the shape that a view gives to its input."""
+        if 0 not in inputs or 0 not in outputs:
+            return outputs
+        maker = makers.get(0)
+        read = inputs[0] if maker is None else self.nodes[maker[0]].outputs.get(maker[1], inputs[0])
+        shape = shape_given(op, read.shape)
+        return outputs if shape is None else {**outputs, 0: replace(outputs[0], shape=shape)}
 
     def _repeated(self, outputs: Mapping[int, TensorRecord]) -> tuple[dict[int, TensorRecord], dict[int, Place]]:
         """The outputs of operators that the outputs of a call repeat, as its inputs, with their makers."""
