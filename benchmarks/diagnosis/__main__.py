@@ -1,7 +1,7 @@
 """How accurately a comparison of two dumps names the operator that introduced a difference.
 
     python -m benchmarks.diagnosis [--framework NAME] [--only TEXT] [--kind KIND] [--network NAME] [--sample N] [--jobs 2]
-        [--json FILE [--resume]] [--verify] [--list]
+        [--every-mode] [--json FILE [--resume]] [--verify] [--list]
 
 Every network of networks/ runs unchanged, and with one planted fault at a time, under `opdump run`. `opdump.compare`, if this opdump has
 it, and two plain rules compare the dumps, once with values and once with statistics only. The output is how often the first answer is
@@ -40,6 +40,9 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--method", action="append", choices=METHODS, default=[])
     parser.add_argument("--mode", action="append", choices=MODES, default=[])
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="only every Nth pair")
+    parser.add_argument(
+        "--every-mode", action="store_true", help="plant each fault in every mode of its framework, not in one of them"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every score, after each pair")
     parser.add_argument(
@@ -68,7 +71,7 @@ def chosen(pairs: list[Pair], asked: argparse.Namespace) -> list[Pair]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = options(arguments)
-    pairs = chosen(every_pair(asked.framework), asked)[:: asked.sample]
+    pairs = chosen(every_pair(asked.framework, in_every_mode=asked.every_mode), asked)[:: asked.sample]
     if asked.list:
         for pair in pairs:
             print(f"{pair.kind:12} {pair.name:40} {pair.text}")

@@ -101,34 +101,43 @@ def modes(network: str, framework: str = "torch") -> tuple[str, ...]:
     return found
 
 
-def fault_pairs(network: str, framework: str = "torch") -> list[Pair]:
-    """The faults of a network as pairs: in each mode, in its refactored twin, and in the second mode against the first."""
-    return [
-        pair
-        for fault in faults(network, framework)
-        for mode in modes(network, framework)
-        for pair in _pairs_of(fault, Program(network, framework=framework, mode=mode))
-    ]
+def fault_pairs(network: str, framework: str = "torch", *, in_every_mode: bool = True) -> list[Pair]:
+    """The faults of a network as pairs: in a mode, in its refactored twin, and in another mode against the first.
+
+    Unless `in_every_mode`, each fault is in one mode, and in one mode against the first: the modes in turn.
+    """
+    used = modes(network, framework)
+    found = []
+    for number, fault in enumerate(faults(network, framework)):
+        if fault.kind not in KINDS:
+            raise ValueError(f"{network}: unknown kind {fault.kind}")
+        here = range(len(used)) if in_every_mode else [number % len(used)]
+        there = range(1, len(used)) if in_every_mode else [1 + number % (len(used) - 1)] if len(used) > 1 else []
+        for mode in here:
+            found += _pairs_of(fault, Program(network, framework=framework, mode=used[mode]))
+        first = Program(network, framework=framework, mode=used[0])
+        found += [_pair_of_modes(fault, first, used[mode]) for mode in there]
+    return found
 
 
 def _pairs_of(fault: Fault, a: Program) -> Iterator[Pair]:
-    if fault.kind not in KINDS:
-        raise ValueError(f"{a.script}: unknown kind {fault.kind}")
-    name = f"{_named(a)}/{fault.name}"
-    edits = (Edit(fault.mark, fault.find, fault.put),)
-
-    def pair(name: str, b: Program, truth: str, against: Against) -> Pair:
-        return Pair(name, a.script, fault.kind, a, b, parse(truth, a, b), truth, against)
-
-    yield pair(name, replace(a, edits=edits), fault.truth, "itself")
-    for mode in modes(a.script, a.framework)[1:]:
-        if a.mode == modes(a.script, a.framework)[0]:
-            yield pair(f"{name}~{mode}", replace(a, edits=edits, mode=mode), fault.truth, "another mode")
+    b = replace(a, edits=(Edit(fault.mark, fault.find, fault.put),))
+    yield _pair(fault, a, b, fault.truth, "itself")
     if fault.twin is not None:
         twin = fault.twin
         edit = Edit(twin.mark or fault.mark, twin.find, twin.put)
         b = replace(a, script=f"{a.script}_twin", edits=(edit,))
-        yield pair(f"{name}~twin", b, twin.truth or fault.truth, "refactored")
+        yield _pair(fault, a, b, twin.truth or fault.truth, "refactored", "~twin")
+
+
+def _pair_of_modes(fault: Fault, a: Program, mode: str) -> Pair:
+    b = replace(a, edits=(Edit(fault.mark, fault.find, fault.put),), mode=mode)
+    return _pair(fault, a, b, fault.truth, "another mode", f"~{mode}")
+
+
+def _pair(fault: Fault, a: Program, b: Program, truth: str, against: Against, suffix: str = "") -> Pair:
+    name = f"{_named(a)}/{fault.name}{suffix}"
+    return Pair(name, a.script, fault.kind, a, b, parse(truth, a, b), truth, against)
 
 
 def _named(program: Program) -> str:
@@ -164,9 +173,11 @@ def _clean_of(network: str, framework: str) -> Iterator[Clean]:
         yield Clean("another mode", f"{_named(first)} against {mode}", first, replace(first, mode=mode))
 
 
-def every_pair(framework: str = "torch") -> list[Pair]:
-    """All pairs of a framework. Raises ValueError if two have the same name."""
-    pairs = [pair for network in networks(framework) for pair in fault_pairs(network, framework)]
+def every_pair(framework: str = "torch", *, in_every_mode: bool = True) -> list[Pair]:
+    """All pairs of a framework, or each fault in one mode only. Raises ValueError if two have the same name."""
+    pairs = [
+        pair for network in networks(framework) for pair in fault_pairs(network, framework, in_every_mode=in_every_mode)
+    ]
     pairs += clean_pairs(framework)
     names = [pair.name for pair in pairs]
     twice = {name for name in names if names.count(name) > 1}
