@@ -261,7 +261,9 @@ def _order(suspect: Suspect) -> tuple[int, int]:
     node = suspect.b or suspect.a
     if node is None:
         return 0, 0
-    return _PHASES[node.op.phase] if runs_in_any_order(node) else 0, node.index
+    # A graph of TensorFlow runs an operator of the backward pass that reads only constants before the forward pass.
+    is_graph = runs_in_any_order(node) or node.op.kernel.startswith("tf::")
+    return _PHASES[node.op.phase] if is_graph else 0, node.index
 
 
 # Finds the operator that makes an input of B differ from A's.

@@ -240,9 +240,11 @@ def _distance(one: Array, other: Array) -> Array:
 
 
 def _with_noise(end: End, moved: End, times: float) -> End:
+    """The end with the effect of other last bits. If these lead to NaN or an infinity, they show nothing about rounding."""
     if end.values.size == 0 or end.values.dtype.kind not in "fc" or end.values.shape != moved.values.shape:
         return end
-    return replace(end, noise=max(end.noise, times * float(_distance(end.values, moved.values).max())))
+    farthest = float(_distance(end.values, moved.values).max())
+    return replace(end, noise=max(end.noise, times * farthest)) if math.isfinite(farthest) else end
 
 
 def _numbers(run: Execution) -> Iterator[End]:
@@ -272,7 +274,9 @@ def _is_result_of_training(node: Node, value: Array) -> bool:
         return True
     if node.op.phase == "optimizer":
         return is_of_jax(node)
-    return node.op.phase == "forward" and value.ndim == 0 and (is_of_jax(node) or is_of_mindspore(node))
+    if node.op.phase != "forward" or value.ndim or value.dtype.kind != "f":
+        return False
+    return is_of_jax(node) or is_of_mindspore(node) or node.op.kernel.startswith("tf::")
 
 
 def _size_of_update(node: Node, value: Array) -> float:

@@ -78,18 +78,16 @@ class RoundingNoise:
         return self._moved(values, min(epsilon, self._most)) if self._kind != "begin" else values
 
     def recorded_type(self, values: Array, record: TensorRecord) -> Array:
-        """A float64 output with different last bits of the recorded type. Whole numbers stay unchanged: they are counts or fill values."""
-        if self._kind != "all" or values.dtype.kind not in "fc":
-            return values
-        with np.errstate(invalid="ignore"):
-            moved = self._moved(values, min(epsilon_of(record.dtype), self._most))
-            return np.where(values == np.round(values), values, moved)
+        """A float64 output with different last bits of the recorded type."""
+        return self._moved(values, min(epsilon_of(record.dtype), self._most)) if self._kind == "all" else values
 
     def _moved(self, values: Array, epsilon: float) -> Array:
+        """The values with different last bits. Whole numbers stay unchanged: they are counts or fill values, or a program relies on an exact 1."""
         if values.dtype.kind not in "fc":
             return values
-        moved: Array = values * (1 + epsilon * self._random.uniform(-1, 1, values.shape))
-        return moved
+        with np.errstate(invalid="ignore"):
+            moved = values * (1 + epsilon * self._random.uniform(-1, 1, values.shape))
+            return np.where(values == np.round(values), values, moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -434,7 +434,24 @@ class _StepReader:
         maker = self._output(record.source, record.op.graph_id)
         if maker is None and self._results and record.memory is None and names_a_state(leaf_name(record)):
             return self._results.get(_identity(record))
+        if maker is None and not record.source and record.memory is None:
+            maker = self._latest_like(record)
         return self._variables.writer(record) if maker is None else maker
+
+    def _latest_like(self, record: TensorRecord) -> Place | None:
+        """The latest output with the elements of an input whose source is unknown, such as a result of a function of TensorFlow. None for values that
+        are the same by chance: integers, and tensors of one whole number.
+        """
+        least, most = record.statistics.get("min"), record.statistics.get("max")
+        is_whole = isinstance(most, float) and least == most and most == round(most)
+        if not record.dtype.startswith(("float", "bfloat")) or not isinstance(most, float) or is_whole:
+            return None
+        for node in reversed(self.nodes):
+            for slot, made in node.outputs.items():
+                is_alike = (made.dtype, made.shape) == (record.dtype, record.shape)
+                if is_alike and made.statistics.get("max") == most and has_same_contents(made, record):
+                    return node.index, slot
+        return None
 
     def _output(self, source: str, graph_id: int) -> Place | None:
         """The node and slot that a source such as `conv-op3:0` names, in this graph if an operator of it has the name."""
