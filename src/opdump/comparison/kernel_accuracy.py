@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from opdump import amounts
 from opdump.adapters.replay import replayer_of
 from opdump.comparison.accuracy import (
+    CONSTANTS,
     GRAPH,
     KERNEL,
     LARGEST,
@@ -54,6 +55,7 @@ from opdump.comparison.execution import (
     replay,
     same_inputs,
 )
+from opdump.comparison.integrity import data_suspect
 from opdump.comparison.nodes import Node, Place, Suspect, are_of_two_modes, reachable
 from opdump.comparison.trace import Trace, leaf_name
 from opdump.graph import PARAMETER_PREFIX
@@ -299,7 +301,9 @@ class _Graphs:
         self._compare(found, by_record)
         if len(by_record) == len(self.places):
             return found
-        own, theirs = self._run(None), self._run(_StepInputs(self.other))
+        leaves = _StepInputs(self.other)
+        own, theirs = self._run(None), self._run(leaves)
+        found.suspects += self._changed_data(leaves)
         off: dict[int, list[tuple[float, float]]] = {}
         for graph, place in self.places.items():
             if not all(place[0] in run and place[1] in run[place[0]].exact for run in (own, theirs)):
@@ -317,6 +321,18 @@ class _Graphs:
         found.notes += [self._note(index, errors) for index, errors in off.items()]
         found.pairs += len(found.of_b - {index for index, _ in by_record})
         return found
+
+    def _changed_data(self, leaves: _StepInputs) -> Iterator[Suspect]:
+        """Data that differ between the runs. In a training, these may be states that differ by the rounding of earlier steps."""
+        if any(node.op.phase != "forward" for node in (*self.plain.nodes, *self.other.nodes)):
+            return
+        for (here, slot), (there, place) in leaves.changed.items():
+            one, other = self.plain.nodes[here], self.other.nodes[there]
+            values = recorded(one.inputs[slot]), recorded(other.inputs[place])
+            if values[0] is not None and values[1] is not None:
+                apart = difference(values[0], values[1])
+                if apart.relative > CONSTANTS.of(epsilon_of(one.inputs[slot].dtype)):
+                    yield data_suspect(one, other, place, (values[0], values[1]), apart)
 
     def _leave(self, found: JudgedGraphs) -> None:
         """Note the outputs that no operator reads and that have no counterpart, if graphs have any."""
@@ -435,7 +451,7 @@ class _Graphs:
 
         def leaf(node: Node, slot: int) -> Array | None:
             own = recorded_input(node, slot)
-            found = own if leaves is None or own is None else leaves.of(node.inputs[slot], own)
+            found = own if leaves is None or own is None else leaves.of(node, slot, own)
             if found is None:
                 lacking.add((node.index, slot))
             return own if found is None else found
@@ -568,21 +584,24 @@ class _StepInputs:
 
     def __init__(self, trace: Trace) -> None:
         run = Execution(trace)
-        self._alike: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
+        self._alike: dict[tuple[str, tuple[int, ...]], list[tuple[Array, Place]]] = {}
         self._digests: set[int] = set()
         for node in trace.nodes:
             for slot, record in node.inputs.items():
                 own = None if record.skip or slot in node.makers else recorded(record)
                 if own is not None:
                     run.fill(node, slot, own)
-                    self._alike.setdefault((record.dtype, record.shape), []).append(own)
+                    self._alike.setdefault((record.dtype, record.shape), []).append((own, (node.index, slot)))
                     self._digests.add(_digest(own))
         self._named = {
             name.replace(_WRAPPED, ""): held for name, held in run.leaves.items() if name.startswith(PARAMETER_PREFIX)
         }
+        self.changed: dict[Place, Place] = {}
+        """Unnamed inputs of the other run whose elements this run does not have, and the closest input here."""
 
-    def of(self, record: TensorRecord, own: Array) -> Array | None:
+    def of(self, node: Node, slot: int, own: Array) -> Array | None:
         """The run's value for an input of the other run; None if it has none."""
+        record = node.inputs[slot]
         known = self._named.get(leaf_name(record).replace(_WRAPPED, ""))
         value = None if known is None else known.seen_as(record)
         if value is not None:
@@ -590,8 +609,12 @@ class _StepInputs:
         if _digest(own) in self._digests:
             return own
         alike = self._alike.get((record.dtype, record.shape), ())
-        closest = min(alike, key=lambda each: difference(own, each).relative, default=None)
-        return closest if closest is not None and difference(own, closest).relative <= _CLOSE else None
+        near = [(difference(own, each).relative, place, each) for each, place in alike]
+        apart, place, closest = min(near, key=lambda each: each[0], default=(math.inf, None, None))
+        if place is None or apart > _CLOSE:
+            return None
+        self.changed[node.index, slot] = place
+        return closest
 
 
 def _digest(values: Array) -> int:
