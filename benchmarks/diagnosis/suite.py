@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Final, Literal
@@ -54,6 +54,30 @@ class Fault:
     put: str
     truth: str
     twin: Twin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A fault in the script of one framework: an edit, and the answer in this script, whether it has the fault or the other script of the pair."""
+
+    mark: str
+    find: str
+    put: str
+    truth: str
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class InEach:
+    """The same fault in the scripts of several frameworks."""
+
+    kind: str
+    name: str
+    sides: Mapping[str, Side]
+
+    def __init__(self, kind: str, name: str, **sides: Side) -> None:
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "sides", sides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,12 +139,18 @@ def required_replayer(op: OpRecord) -> Replayer:
         raise CannotReplayError(_why_unknown(op, namespace if found else ""))
     if _runs_bodies(op):
         raise CannotReplayError(f"{op.kernel} runs the operators of its bodies, which the dump does not have")
+    missing = missing_packages([op.kernel])
+    if missing:  # a failed import takes 10 ms, and a comparison asks for each operator
+        raise CannotReplayError(_why_not_imported(op, namespace, f"No module named '{missing[0]}'"))
     try:
         return REPLAYERS.load(namespace)
     except ImportError as error:
-        raise CannotReplayError(
-            f"{op.kernel} needs its framework to run again, which cannot be imported here ({error}); run: pip install {_PACKAGES.get(namespace, namespace)}"
-        ) from error
+        raise CannotReplayError(_why_not_imported(op, namespace, str(error))) from error
+
+
+def _why_not_imported(op: OpRecord, namespace: str, error: str) -> str:
+    packages = _PACKAGES.get(namespace, namespace)
+    return f"{op.kernel} needs its framework to run again, which cannot be imported here ({error}); run: pip install {packages}"
 
 
 def _runs_bodies(op: OpRecord) -> bool:

@@ -36,6 +36,8 @@ from opdump.records import CALL, TensorRecord, shown_shape
 
 _CERTAIN: Final = 1e-4
 """A pair whose values differ by at most this, relative to their root mean square, is never doubted."""
+_ONLY_SHAPES: Final = frozenset({"OnesLike", "ZerosLike", "Shape"})
+"""Operators whose outputs depend only on the shape of their input."""
 _TRIALS: Final = 64
 """How many times a doubtful pair is dropped to see whether fewer pairs fail."""
 _QUANTISED_APART: Final = 0.05
@@ -141,9 +143,10 @@ def _wrong_operators(
     replays: Replays,
 ) -> list[Suspect]:
     """The operators behind the failing pairs, and kernels of A that err."""
+    segments = {node.index for failure in failures for node in between(a, failure.pair.a[0], pairs)}
+    inputs = run_on_values(a, b, pairs, segments, replays=replays).inputs if failures else {}
     found = _distinct(
-        wrong_kernel(a, b, pairs, failure.pair, failure.off, sides)
-        or named(a, b, pairs, failure, sides=sides, replays=replays)
+        wrong_kernel(a, b, pairs, failure.pair, failure.off, sides) or named(a, b, pairs, failure, inputs, sides)
         for failure in failures
     )
     # The run on values recomputes A, so A's recorded outputs were not judged: check its kernels wherever these differ from B.
@@ -378,7 +381,7 @@ def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: 
     common value.
     """
     found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
-    found |= {node.index for node in trace.nodes} - trace.with_ancestors(index for index, _ in ends)
+    found |= {node.index for node in trace.nodes} - _leading_to(trace, (index for index, _ in ends))
     nodes = [trace.nodes[index] for index in sorted(found)]
     return [each for each in nodes if (each.index, 0) not in shared.made or each.operator_class != "moves"]
 
@@ -408,7 +411,11 @@ def _last_shared(trace: Trace, shared: Shared) -> Sequence[frozenset[int]]:
 
 
 def _leads_to_a_pair(a: Trace, index: int, pairs: Mapping[Place, Pair]) -> bool:
-    return not reachable([index], a.readers).isdisjoint({other for other, _ in pairs} - {index})
+
+    def readers(node: int) -> Iterator[int]:
+        return (each for each in a.readers(node) if a.nodes[each].concepts.isdisjoint(_ONLY_SHAPES))
+
+    return not reachable([index], readers).isdisjoint({other for other, _ in pairs} - {index})
 
 
 def _open_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> bool:
@@ -452,9 +459,19 @@ def _held_by_both(a: Trace, b: Trace, pairs: Collection[Pair], matched: Matched)
     )
 
 
+def _leading_to(trace: Trace, nodes: Iterable[int]) -> set[int]:
+    """These nodes, and those on whose values they depend. A gradient begins with ones in the shape of the loss, and does not depend on its value."""
+
+    def makers(index: int) -> Iterator[int]:
+        node = trace.nodes[index]
+        return (maker for maker, _ in node.makers.values() if node.concepts.isdisjoint(_ONLY_SHAPES))
+
+    return reachable(nodes, makers)
+
+
 def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
     """These nodes, their ancestors, and nodes that only move the outputs of either."""
-    found = trace.with_ancestors(nodes)
+    found = _leading_to(trace, nodes)
     for node in trace.nodes:
         if node.operator_class == "moves" and node.makers and all(maker in found for maker, _ in node.makers.values()):
             found.add(node.index)

@@ -19,7 +19,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Array, has_elements, same_bits
 from opdump.comparison.memory import Memory, Named, widened
 from opdump.comparison.nodes import Node, Place
-from opdump.comparison.trace import Trace, leaf_name, lifetimes
+from opdump.comparison.trace import Lifetimes, Trace, leaf_name, lifetimes
 from opdump.doing import note
 from opdump.errors import CannotReplayError
 from opdump.records import TensorRecord
@@ -156,9 +156,9 @@ class Execution:
         """Run the step: yield each node in execution order, or `only` these, with its known inputs by slot.
 
         `leaf` returns the values of inputs that no operator made. The caller passes the outputs to `write` before it takes the next node. Values
-        that no later node reads are dropped, except those of the storages in `kept`.
+        that no later node reads are dropped, except those of the storages in `kept`; with `only`, none are.
         """
-        ends = lifetimes(self.trace, kept)
+        ends = lifetimes(self.trace, kept) if only is None else Lifetimes({}, {})  # a few nodes keep little
         for node in self.trace.nodes if only is None else only:
             slots = [slot for slot, record in node.inputs.items() if not record.skip]
             yield node, {slot: value for slot in slots if (value := self._look_up(node, slot, leaf)) is not None}

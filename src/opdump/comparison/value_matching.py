@@ -22,6 +22,7 @@ from opdump.comparison.differences import (
     TensorLayout,
     apart,
     blocked_layouts,
+    coarsest,
     difference,
     find_layout,
     has_elements,
@@ -41,6 +42,8 @@ ValueKind = Literal[
 
 WITHIN: Final = 1e-2
 """The largest difference of matched tensors, relative to the root mean square."""
+_OF_ONE: Final = 128.0
+"""The largest difference of matched tensors of one element, in roundings: among the squared norms of many gradients, two are within a percent by chance."""
 
 _ALIKE: Final = 0.5
 """Operators of different kinds pair only if the likeness of their outputs, from 0 to 1, exceeds this."""
@@ -235,19 +238,24 @@ def _moments(record: TensorRecord) -> tuple[float, float, float]:
 
 def _distance(one: _Value, other: _Value) -> float | None:
     """The distance of two values in the best layout; None if they do not match."""
-    scale = max(one.rms, other.rms)
+    scale, within = max(one.rms, other.rms), _within(one.record, other.record)
     by_moments = max(
         (abs(x - y) for x, y in ((one.mean, other.mean), (one.rms, other.rms)) if not math.isnan(x - y)), default=0.0
     )
-    if by_moments > WITHIN * scale:
+    if by_moments > within * scale:
         return None
     if not has_elements(one.record) or not has_elements(other.record):
         apart = max(by_moments, 0.0 if math.isnan(one.top - other.top) else abs(one.top - other.top))
-        return apart / scale if scale and apart <= WITHIN * scale else None
+        return apart / scale if scale and apart <= within * scale else None
     if (one.array.dtype.kind == "f") != (other.array.dtype.kind == "f"):
         return None
-    layout = find_layout(one.array, other.array, within=WITHIN if one.array.dtype.kind == "f" else 0.0)
+    layout = find_layout(one.array, other.array, within=within if one.array.dtype.kind == "f" else 0.0)
     return None if layout is None else layout[1]
+
+
+def _within(one: TensorRecord, other: TensorRecord) -> float:
+    """The largest difference of two tensors of the same size that match."""
+    return min(WITHIN, _OF_ONE * coarsest((one, other))) if math.prod(one.shape) == 1 else WITHIN
 
 
 def _paired(a: Trace, b: Trace, ours: Sequence[Place], theirs: Sequence[Place], distance: float) -> list[Pair]:

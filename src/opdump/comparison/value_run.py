@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -37,6 +38,10 @@ from opdump.records import IO, TensorRecord
 
 ROUNDINGS: Final = 16.0
 """A value of B may differ by this many times the effect of rounding on A's operators, because B may round elsewhere."""
+_FUNCTIONS: Final = frozenset({"Exp", "Expm1", "Log", "Log1p", "Pow", "Tanh", "Sigmoid", "Erf", "Sin", "Cos"})
+"""Functions that a kernel may approximate by a polynomial: the exp of MindSpore errs by 20 roundings."""
+_OF_FUNCTIONS: Final = 4.0
+"""A segment of B with such a function may differ by this many times more."""
 _BY_STATISTICS: Final = 1e-3
 _BYTES: Final = frozenset({"int8", "uint8"})
 _SCALE: Final = 1
@@ -105,7 +110,7 @@ def run_on_values(
     results of other runs of A.
     """
     replays = replays or Replays()
-    run = ValueRun()
+    run, segments = ValueRun(), _Segments(a, b, pairs)
     exact, rounded = Execution(a), Execution(a)
     inherited: dict[int, float] = {}
     """For nodes that could not be run again: how far their inputs differ between the runs."""
@@ -125,7 +130,7 @@ def run_on_values(
             inherited[node.index] = _difference_of_inputs(node, pairs, inherited)
         for pair in filter(None, (pairs.get((node.index, slot)) for slot in node.outputs)):
             theirs = value_in_a(b, pair)
-            failure = _by_replay(a, b, pairs, pair, done, again, theirs, inherited.get(node.index, 0.0))
+            failure = _by_replay(segments, pair, done, again, theirs, inherited.get(node.index, 0.0))
             if failure is not None:
                 run.failures.append(failure)
             if theirs is not None:
@@ -166,19 +171,35 @@ def between(trace: Trace, last: int, ends: Collection[Place]) -> list[Node]:
     return [trace.nodes[index] for index in sorted(trace.with_ancestors([last], ends))]
 
 
-def epsilon_of_stretch(a: Trace, b: Trace, pairs: Mapping[Place, Pair], pair: Pair) -> float:
-    """The coarsest rounding of the pair and of the segment that leads to it. A type of B that is coarser than float32 counts only up to the
-    type that most of B uses.
-    """
-    of_a = max(node.rounding for node in between(a, pair.a[0], pairs))
-    of_b = max(node.rounding for node in between(b, pair.b[0], {each.b for each in pairs.values()}))
-    return max(epsilon_of_pair(a, b, pair), of_a, min(of_b, max(chosen_rounding(b), epsilon_of("float32"))))
+@dataclass(frozen=True)
+class _Segments:
+    """The segments of two programs between paired values."""
+
+    a: Trace
+    b: Trace
+    pairs: Mapping[Place, Pair]
+
+    @cached_property
+    def ends(self) -> set[Place]:
+        """The paired outputs of B."""
+        return {pair.b for pair in self.pairs.values()}
+
+    @cached_property
+    def most(self) -> float:
+        """The coarsest rounding of B that counts: of float32, or of the type that most of B uses."""
+        return max(chosen_rounding(self.b), epsilon_of("float32"))
+
+    def epsilon(self, pair: Pair) -> float:
+        """The coarsest rounding of a pair and of the segment that leads to it, more if B approximates a function there."""
+        of_a = max(node.rounding for node in between(self.a, pair.a[0], self.pairs))
+        theirs = between(self.b, pair.b[0], self.ends)
+        of_b = max(node.rounding for node in theirs)
+        times = 1.0 if all(_FUNCTIONS.isdisjoint(node.concepts) for node in theirs) else _OF_FUNCTIONS
+        return times * max(epsilon_of_pair(self.a, self.b, pair), of_a, min(of_b, self.most))
 
 
 def _by_replay(
-    a: Trace,
-    b: Trace,
-    pairs: Mapping[Place, Pair],
+    segments: _Segments,
     pair: Pair,
     exact: Replayed | None,
     rough: Replayed | None,
@@ -188,13 +209,14 @@ def _by_replay(
     """Judge B's value by A's operator on B's inputs in float64 and in float32, or by bounds if it could not be run again. `given` is how far the inputs
     then differ.
     """
+    a, b = segments.a, segments.b
     expected, rounded = (None if each is None else each.outputs.get(pair.a[1]) for each in (exact, rough))
     if theirs is None or expected is None or rounded is None:
         return _by_bounds(a, b, pair, given)
     epsilon = epsilon_of_pair(a, b, pair)
     times, off = _times_rounding(expected, rounded, theirs, epsilon)
     if times > ROUNDINGS:
-        times, off = _times_rounding(expected, rounded, theirs, epsilon_of_stretch(a, b, pairs, pair))
+        times, off = _times_rounding(expected, rounded, theirs, segments.epsilon(pair))
     if times <= ROUNDINGS or _is_next_level(a.nodes[pair.a[0]], b.nodes[pair.b[0]], expected, theirs):
         return None
     return Failure(pair, times, off)
@@ -285,7 +307,7 @@ _EXPLAINS: Final = 4.0
 """A change explains a difference if it leaves at most this many roundings, and reduces it at least by this factor."""
 _REORDERS: Final = frozenset({"ReorderInput", "ReorderOutput"})
 """Operators of ONNX Runtime between kernels with another order of elements. They are no part of the program."""
-_MOST_CHANGES: Final = 64
+_MOST_CHANGES: Final = 128
 _MOST_LISTED: Final = 6
 _SCALED: Final = 1e-5
 """Channels count as scaled if the remaining relative difference is below this."""
@@ -305,14 +327,18 @@ class _Change:
     """The node with changed arguments."""
     values: Array | None = None
     """The changed input at `slot`."""
-    skips: bool = False
-    """Whether the node only passes on its first input."""
+    passes: int | None = None
+    """The slot of the input that the node only passes on."""
     other: Node | None = None
     """The operator of B to report with it."""
+    told: Node | None = None
+    """The operator of A to report instead of `node`."""
 
     def slots_of(self, node: Node) -> list[int]:
         """The slots at which a node reads the changed tensor."""
-        changed = self.node.inputs[self.slot]
+        changed, maker = self.node.inputs[self.slot], self.node.makers.get(self.slot)
+        if maker is not None:
+            return [slot for slot, each in node.makers.items() if each == maker]
         name = leaf_name(changed)
         if not name:
             return [self.slot] if node is self.node else []
@@ -324,14 +350,13 @@ def named(
     b: Trace,
     pairs: Mapping[Place, Pair],
     failure: Failure,
-    *,
+    inputs: Mapping[int, Mapping[int, Array]],
     sides: tuple[str, str] = ("A", "B"),
-    replays: Replays | None = None,
 ) -> Suspect:
     """The operator that causes the difference: one that produces B's value if changed, or reads a parameter that B lacks; else one without a
     counterpart; else the last.
 
-    `sides` are the names of the two runs in messages.
+    `inputs` are those of the nodes of A in this segment, if A runs on B's values. `sides` are the names of the two runs in messages.
     """
     pair = failure.pair
     ours = between(a, pair.a[0], pairs)
@@ -340,14 +365,14 @@ def named(
     how = _how(failure, ours, theirs, sides)
     found: _Change | None = None
     if failure.given is None:
-        inputs = run_on_values(a, b, pairs, {node.index for node in ours}, replays=replays).inputs
         segment = _Segment(a, b, pair, ours, inputs)
         found = segment.explained(_changes(ours, theirs, sides), failure.times)
     found = found or _odd_parameter(ours, theirs, sides)
     if found is not None:
         io: IO = "input" if found.kind == "parameter" else "output"
         evidence = f"{found.evidence}; {how}"
-        return Suspect(found.kind, found.node, found.other or other, io, found.slot, failure.times, evidence)
+        one, slot = (found.node, found.slot) if found.told is None else (found.told, 0)
+        return Suspect(found.kind, one, found.other or other, io, slot, failure.times, evidence)
     kind, one, another = _lone_operators(ours, theirs, other)
     return Suspect(kind, one, another, "output", 0, failure.times, how)
 
@@ -417,9 +442,61 @@ def _changes(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str
                     evidence = f"{name}: {old} in {sides[0]}, as if {value} in {sides[1]}"
                     yield _Change("argument", node, evidence, op=changed)
     yield from _other_parameters(ours, theirs, sides)
-    for node in _without_counterpart(ours, theirs):
-        if 0 in node.inputs and 0 in node.outputs and node.inputs[0].shape == node.outputs[0].shape:
-            yield _Change("missing", node, f"has no counterpart in {sides[1]}", skips=True)
+    alone = _without_counterpart(ours, theirs)
+    for node in (*alone, *(each for each in ours if each not in alone)):
+        for slot in _passed(node):
+            yield _Change("missing", node, f"has no counterpart in {sides[1]}", passes=slot)
+    others = _without_counterpart(theirs, ours)
+    for other, record in _values(theirs):
+        yield from _read_instead(ours, other, record, sides, "extra" if other in others else "operator")
+
+
+def _passed(node: Node) -> list[int]:
+    """The inputs that an operator may pass on instead of its output."""
+    made = node.outputs.get(0)
+    if made is None or _only_moves(node):
+        return []
+    return [slot for slot, each in node.inputs.items() if each.shape == made.shape and epsilon_of(each.dtype)]
+
+
+def _only_moves(node: Node) -> bool:
+    """Whether the operator moves the elements of one tensor. One that moves elements by a mask or by indices does more."""
+    return node.operator_class == "moves" and sum(math.prod(each.shape) > 1 for each in node.inputs.values()) <= 1
+
+
+def _values(nodes: Sequence[Node]) -> Iterator[tuple[Node, TensorRecord]]:
+    """The values between common ones, in order, without those of the last operator: inputs that no operator produced, with their reader, and outputs."""
+    for node in nodes:
+        yield from (
+            (node, record) for slot, record in node.inputs.items() if slot not in node.makers and not leaf_name(record)
+        )
+        if node is not nodes[-1]:
+            yield from ((node, record) for record in node.outputs.values())
+
+
+def _read_instead(
+    ours: Sequence[Node], other: Node, value: TensorRecord, sides: tuple[str, str], kind: Kind
+) -> Iterator[_Change]:
+    """The changes with which operators of A read a value of B instead of one of A."""
+    size = math.prod(value.shape)
+    if size == 1 or not has_elements(value) or _only_moves(other):
+        return
+    makers = {node.index: node for node in ours}
+    seen: set[Place] = set()
+    for node in ours:
+        for slot, record in node.inputs.items():
+            place = node.makers.get(slot, (node.index, ~slot))
+            if place in seen or _only_moves(node) or not has_elements(record):
+                continue
+            seen.add(place)
+            if math.prod(record.shape) != size or record.dtype != value.dtype:
+                continue
+            found = find_layout(record.numpy(), value.numpy(), within=math.inf)
+            if found is not None:
+                evidence = f"{node.bare_type} of {sides[0]}, on the value in {sides[1]}, gives the result of {sides[1]}"
+                told = makers.get(place[0], node) if place[1] >= 0 else node
+                values = found[0].apply(value.numpy())
+                yield _Change(kind, node, evidence, slot, values=values, other=other, told=told)
 
 
 def _other_parameters(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str]) -> Iterator[_Change]:
@@ -545,8 +622,8 @@ class _Segment:
             is_changed = node is change.node
             if change.values is not None:
                 values.update(dict.fromkeys(change.slots_of(node), widened(change.values)))
-            if is_changed and change.skips:
-                outputs = {0: values[0]}
+            if is_changed and change.passes is not None:
+                outputs = {0: values[change.passes]}
             else:
                 done = replay(change.op if is_changed and change.op is not None else node, values, dtype)
                 if done is None:
