@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.diagnosis.comparison import METHODS, methods
-from benchmarks.diagnosis.programs import FRAMEWORKS
+from benchmarks.diagnosis.programs import ACROSS, FRAMEWORKS
 from benchmarks.diagnosis.running import Dumps, Workers, scores_of
 from benchmarks.diagnosis.scoring import MODES, Score, table
 from benchmarks.diagnosis.suite import KINDS, Pair, every_pair
@@ -33,7 +33,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--framework", choices=FRAMEWORKS, default="torch", help="torch unless given")
+    parser.add_argument("--framework", choices=(*FRAMEWORKS, ACROSS), default="torch", help="torch unless given")
     parser.add_argument("--only", action="append", default=[], help="pairs whose name contains this text")
     parser.add_argument("--kind", action="append", default=[], help="a kind of fault, or clean")
     parser.add_argument("--network", action="append", default=[])

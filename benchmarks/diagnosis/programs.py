@@ -18,13 +18,17 @@ NETWORKS: Final = Path(__file__).parent / "networks"
 SHARED: Final = {"torch": "faults", "tensorflow": "modes", "onnx": "model"}
 """The module of a framework that its scripts import; it lies beside them when they run."""
 FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mindspore", "onnx")
+ACROSS: Final = "across"
+"""Networks that are each written in several frameworks: NETWORK_FRAMEWORK.py."""
 _MARK: Final = re.compile(r"  # <([\w-]+)>$")
 _MODE: Final = re.compile(r'MODE = "(\w+)"')
 
 
 def networks(framework: str = "torch") -> tuple[str, ...]:
     """The names of the networks of a framework, without their refactored twins."""
-    stems = (path.stem for path in (NETWORKS / framework).glob("*.py"))
+    stems = [path.stem for path in (NETWORKS / framework).glob("*.py")]
+    if framework == ACROSS:
+        return tuple(sorted({stem.rpartition("_")[0] for stem in stems}))
     return tuple(sorted(stem for stem in stems if not stem.endswith("_twin") and stem != SHARED.get(framework)))
 
 
@@ -51,6 +55,11 @@ class Program:
     @property
     def file(self) -> str:
         return f"{self.script}.py"
+
+    @property
+    def runs_in(self) -> str:
+        """The framework in whose environment it runs."""
+        return self.script.rpartition("_")[2] if self.framework == ACROSS else self.framework
 
     @property
     def key(self) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.diagnosis.programs import NETWORKS, SHARED, Program
+from benchmarks.diagnosis.programs import FRAMEWORKS, NETWORKS, SHARED, Program
 from benchmarks.diagnosis.scoring import Score, scored
 from benchmarks.diagnosis.suite import Pair
 from benchmarks.diagnosis.worker import Worker
@@ -92,7 +92,7 @@ class Dumps:
         with self.locked(str(out)):
             if not out.with_suffix(".done").exists():
                 shutil.rmtree(out, ignore_errors=True)
-                worker.ask(
+                worker.of(program.runs_in).ask(
                     "dump",
                     script=str(script),
                     out=str(out),
@@ -113,7 +113,8 @@ def scores_of(worker: Worker, pair: Pair, dumps: Dumps, methods: Iterable[str], 
     found: list[Score] = []
     for mode in modes:
         a, b = dumps.made(worker, pair.a, mode), dumps.made(worker, pair.b, mode)
-        answers = worker.ask("compare", a=str(a), b=str(b), methods=list(methods))
+        reader = min((pair.a.runs_in, pair.b.runs_in), key=FRAMEWORKS.index)  # PyTorch runs most operators again
+        answers = worker.of(reader).ask("compare", a=str(a), b=str(b), methods=list(methods))
         found += [scored(pair, method, mode, answer) for method, answer in answers.items()]
     dumps.drop(pair.b)
     dumps.drop(pair.a)

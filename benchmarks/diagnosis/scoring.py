@@ -10,7 +10,12 @@ from benchmarks.diagnosis.suite import KINDS, Pair
 
 CLEAN: Final = ("identical", "benign")
 MODES: Final = ("tensors", "statistics")
-_AGAINST: Final = {"same script": "itself", "refactored": "refactored", "another mode": "another mode"}
+_AGAINST: Final = {
+    "same script": "itself",
+    "refactored": "refactored",
+    "another mode": "another mode",
+    "frameworks": "another framework",
+}
 """Rows of a table: what the program with the fault is compared with."""
 
 

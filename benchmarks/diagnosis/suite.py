@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Final, Literal
 
-from benchmarks.diagnosis.programs import NETWORKS, Edit, Program, networks
+from benchmarks.diagnosis.programs import ACROSS, FRAMEWORKS, NETWORKS, Edit, Program, networks
 from benchmarks.diagnosis.truth import Place, parse
 
 KINDS: Final = {
@@ -29,7 +30,7 @@ KINDS: Final = {
 }
 
 
-Against = Literal["itself", "refactored", "another mode"]
+Against = Literal["itself", "refactored", "another mode", "another framework"]
 """What the program with the fault is compared with."""
 
 
@@ -129,7 +130,10 @@ def fault_pairs(network: str, framework: str = "torch", *, in_every_mode: bool =
     """The faults of a network as pairs: in a mode, in its refactored twin, and in another mode against the first.
 
     Unless `in_every_mode`, each fault is in one mode, and in one mode against the first: the modes in turn.
+    A network of two frameworks has its faults in two orders of frameworks, in turn.
     """
+    if framework == ACROSS:
+        return list(_across(network))
     used = modes(network, framework)
     found = []
     for number, fault in enumerate(faults(network, framework)):
@@ -164,6 +168,42 @@ def _pair(fault: Fault, a: Program, b: Program, truth: str, against: Against, su
     return Pair(name, a.script, fault.kind, a, b, parse(truth, a, b), truth, against)
 
 
+_ORDERS: Final = 2
+"""Each fault is planted for this many orders of two frameworks."""
+_STRIDE: Final = 7
+"""Orders at this distance have other frameworks on both sides. It has no divisor in common with the numbers of orders, 12 and 20."""
+
+
+def _across(network: str) -> Iterator[Pair]:
+    """The faults of a network in one framework, against the same network without a fault in another one: each order of two in turn."""
+    found: tuple[InEach, ...] = mutations(network, ACROSS).FAULTS
+    turns: dict[tuple[str, ...], Iterator[int]] = {}
+    for fault in found:
+        used = tuple(each for each in FRAMEWORKS if each in fault.sides)
+        orders = list(itertools.permutations(used, 2))
+        for turn in itertools.islice(turns.setdefault(used, itertools.count()), _ORDERS):
+            yield _in_two(network, fault, *orders[turn * _STRIDE % len(orders)])
+
+
+def _in_two(network: str, fault: InEach, one: str, other: str) -> Pair:
+    """The network without a fault in one framework, and with it in the other."""
+    side = fault.sides[other]
+    a, b = (Program(f"{network}_{each}", framework=ACROSS) for each in (one, other))
+    b = replace(b, edits=(Edit(side.mark, side.find, side.put),))
+    truth = "; ".join([*(f"a {part.strip()}" for part in fault.sides[one].truth.split(";")), side.truth])
+    name = f"{network}/{fault.name} {one}-{other}"
+    return Pair(name, network, fault.kind, a, b, parse(truth, a, b), truth, "another framework")
+
+
+def _clean_across(network: str) -> Iterator[Clean]:
+    """A network in each two frameworks."""
+    used = [each for each in FRAMEWORKS if (NETWORKS / ACROSS / f"{network}_{each}.py").exists()]
+    for number, pair in enumerate(itertools.combinations(used, 2)):
+        one, other = pair if number % 2 else pair[::-1]
+        a, b = (Program(f"{network}_{each}", framework=ACROSS) for each in (one, other))
+        yield Clean("another framework", f"{network} {one}-{other}", a, b)
+
+
 def _named(program: Program) -> str:
     return f"{program.script} {program.mode}".rstrip()
 
@@ -173,6 +213,8 @@ def clean_pairs(framework: str = "torch") -> list[Pair]:
         from benchmarks.diagnosis.clean import CLEAN
 
         found = list(CLEAN)
+    elif framework == ACROSS:
+        found = [pair for network in networks(framework) for pair in _clean_across(network)]
     else:
         found = [pair for network in networks(framework) for pair in _clean_of(network, framework)]
     return [

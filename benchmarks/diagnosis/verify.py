@@ -75,5 +75,5 @@ def _ran(worker: Worker, program: Program, dumps: Dumps) -> Path:
     task: dict[str, Any] = {"script": str(script), "settings": list(program.settings)}
     with dumps.locked(str(end)):
         if not end.with_suffix(".npz").exists():
-            worker.ask("run_end", out=f"{end}.npz", log=f"{end}.log", **task)
+            worker.of(program.runs_in).ask("run_end", out=f"{end}.npz", log=f"{end}.log", **task)
     return end

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.diagnosis.programs import ACROSS
+
 Task = dict[str, Any]
 
 
@@ -71,6 +73,8 @@ class Worker:
     """The client of a worker process and its pipe. `ask` waits for the answer."""
 
     def __init__(self, framework: str = "torch") -> None:
+        framework = "torch" if framework == ACROSS else framework
+        self._workers = {framework: self}
         self._process = subprocess.Popen(
             [_python(framework), "-m", "benchmarks.diagnosis.worker", framework, *_compiled_modules()],
             cwd=_ROOT,
@@ -79,6 +83,12 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
         )
+
+    def of(self, framework: str) -> Worker:
+        """The worker of a framework: this one, or one that is started on first use and closed with this one."""
+        if framework not in self._workers:
+            self._workers[framework] = Worker(framework)
+        return self._workers[framework]
 
     def ask(self, do: str, **task: Any) -> Any:
         assert self._process.stdin is not None
@@ -94,8 +104,9 @@ class Worker:
         return answer["result"]
 
     def close(self) -> None:
-        with self._process:
-            pass  # leaving the block closes both pipes and waits
+        for worker in self._workers.values():
+            with worker._process:
+                pass  # leaving the block closes both pipes and waits
 
 
 def dump(task: Task) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.diagnosis.__main__ import main
-from benchmarks.diagnosis.programs import FRAMEWORKS, Edit, Program, marks, networks
+from benchmarks.diagnosis.programs import ACROSS, FRAMEWORKS, Edit, Program, marks, networks
 from benchmarks.diagnosis.running import Dumps, Workers, scores_of
 from benchmarks.diagnosis.scoring import is_exact, table
 from benchmarks.diagnosis.suite import KINDS, Pair, clean_pairs, every_pair, fault_pairs, faults
@@ -28,7 +29,7 @@ def test_every_fault_changes_one_line_and_its_truth_can_be_read(network: str) ->
         assert all(place.lines or place.name for place in pair.truth if "*" not in place.phases), pair.name
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS[1:])
+@pytest.mark.parametrize("framework", [*FRAMEWORKS[1:], ACROSS])
 def test_every_pair_of_another_framework_can_run(framework: str) -> None:
     pairs = every_pair(framework)
     assert any(pair.truth for pair in pairs)
@@ -36,6 +37,15 @@ def test_every_pair_of_another_framework_can_run(framework: str) -> None:
     for pair in pairs:
         for program in (pair.a, pair.b):
             compile(program.source(), program.file, "exec")
+
+
+def test_faults_and_clean_pairs_of_two_frameworks_cover_each_two() -> None:
+    pairs = every_pair(ACROSS)
+    faulty = [(pair.a.runs_in, pair.b.runs_in) for pair in pairs if pair.truth]
+    assert len(faulty) >= 60
+    assert {*faulty} == {*itertools.permutations(FRAMEWORKS, 2)}
+    clean = {frozenset((pair.a.runs_in, pair.b.runs_in)) for pair in pairs if not pair.truth}
+    assert clean == {frozenset(each) for each in itertools.combinations(FRAMEWORKS, 2)}
 
 
 def test_every_kind_of_fault_is_planted_often_and_many_in_refactored_programs() -> None:

@@ -124,6 +124,47 @@ def test_an_activation_that_is_missing_is_named(tmp_path: Path) -> None:
     assert (found.kind, found.a and found.a.op_type) == ("missing", "relu")
 
 
+class _Changed(Layer):
+    """The layer with one change."""
+
+    change = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-2, -1)
+        weights = (scores if self.change == "scale" else scores * 8**-0.5).softmax(-1)
+        y = self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
+        x = y if self.change == "first residual" else x + y
+        y = self.up(self.other_norm(x))
+        y = self.down(y if self.change == "gelu" else functional.gelu(y))
+        result: Tensor = y if self.change == "second residual" else x + y
+        return result
+
+
+@pytest.mark.parametrize(
+    ("left_out", "op_type"), [("first residual", "add"), ("second residual", "add"), ("scale", "mul"), ("gelu", "gelu")]
+)
+def test_an_operator_that_is_missing_is_named_whichever_input_is_passed_on(
+    left_out: str, op_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Changed, "change", left_out)
+
+    def change(model: nn.Module) -> None:
+        model.get_submodule("layers.0").__class__ = _Changed
+
+    model, given = network("transformer")
+    original = dump_torch(model, given, tmp_path / "torch")
+    change(model)
+    changed = dump_onnx(model, given, tmp_path / "onnx", "plain")
+    for result in (opdump.compare(original, changed), opdump.compare(changed, original)):
+        assert result.verdict == "divergent"
+        first = result.introduced[0]
+        found = first.a if first.a is not None and "onnx" not in str(first.a.line) else first.b
+        assert found is not None
+        assert {each.op_type for each in (first.a, first.b) if each is not None} & {op_type}, first.evidence
+
+
 def _without_relu(model: nn.Module, _: pytest.MonkeyPatch) -> None:
     class Bare(Block):
         def forward(self, x: Tensor) -> Tensor:

@@ -217,6 +217,33 @@ def test_a_weight_that_an_operator_reads_is_not_taken_for_the_weight_after_its_u
     assert compare_across(a, b).suspects == []
 
 
+def scalar(value: float) -> Array:
+    return np.array(value, np.float32)
+
+
+@pytest.mark.parametrize(("off", "is_paired"), [(1e-6, True), (2e-3, False)])
+def test_numbers_pair_only_within_rounding_and_tensors_within_a_percent(off: float, is_paired: bool) -> None:
+    a = trace(step(0, "sum", [X], scalar(4.0)), step(1, "mm", [X, WEIGHT], OUT))
+    b = trace(step(0, "Sum", [X], scalar(4.0 * (1 + off))), step(1, "MatMul", [X, WEIGHT], OUT * np.float32(1 + off)))
+    pairs = match_values(a, b).pairs
+    assert ((0, 0) in pairs, (1, 0) in pairs) == (is_paired, True)
+
+
+@pytest.mark.parametrize("beginning", ["ones_like", "OnesLike", "zeros_like"])
+@pytest.mark.parametrize("loss", [3.0, 4.0])
+def test_a_loss_is_compared_though_its_gradient_begins_with_ones(beginning: str, loss: float) -> None:
+    def program(types: Sequence[str], loss: float) -> Trace:
+        return trace(
+            step(0, types[0], [X, WEIGHT], OUT),
+            step(1, types[1], [OUT], scalar(loss), (0, 0)),
+            step(2, beginning, [scalar(loss)], scalar(1.0), (1, 0)),
+            step(3, types[2], [scalar(1.0), OUT], UPDATED, (2, 0), (0, 0)),
+        )
+
+    found = compare_across(program(("mm", "sum", "mul"), 3.0), program(("MatMul", "ReduceSum", "Mul"), loss))
+    assert [(each.a and each.a.index, each.b and each.b.index) for each in found.suspects] == [(1, 1)] * (loss != 3.0)
+
+
 def test_a_weight_after_its_update_is_found_where_both_give_it() -> None:
     a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
     b = trace(

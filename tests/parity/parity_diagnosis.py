@@ -1,4 +1,4 @@
-"""A sample of the faults and clean pairs of the diagnosis suite in each framework that is not PyTorch (docs/diagnosis.md)."""
+"""A sample of the faults and clean pairs of the diagnosis suite in each framework that is not PyTorch, and of two frameworks (docs/diagnosis.md)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from benchmarks.diagnosis.programs import FRAMEWORKS
+from benchmarks.diagnosis.programs import ACROSS, FRAMEWORKS
 from benchmarks.diagnosis.running import Dumps, Workers, scores_of
 from benchmarks.diagnosis.scoring import Score
 from benchmarks.diagnosis.suite import Pair, every_pair
@@ -17,7 +17,7 @@ PAIRS: Final = 8
 """Pairs of each framework, in one mode. Pairs of two modes take minutes, and are run by `python -m benchmarks.diagnosis --framework`."""
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS[1:])
+@pytest.mark.parametrize("framework", [*FRAMEWORKS[1:], ACROSS])
 def test_planted_faults_are_named_and_clean_pairs_raise_no_alarm(framework: str, tmp_path: Path) -> None:
     pairs = [pair for pair in every_pair(framework) if pair.a.mode == pair.b.mode]
     workers, dumps = Workers(2, framework), Dumps(tmp_path, keep=True)

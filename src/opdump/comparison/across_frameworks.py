@@ -36,8 +36,8 @@ from opdump.records import CALL, TensorRecord, shown_shape
 
 _CERTAIN: Final = 1e-4
 """A pair whose values differ by at most this, relative to their root mean square, is never doubted."""
-_ONLY_SHAPES: Final = frozenset({"OnesLike", "ZerosLike", "Shape"})
-"""Operators whose outputs depend only on the shape of their input."""
+_ONLY_SHAPES: Final = frozenset({"ones_like", "zeros_like", "full_like", "oneslike", "zeroslike", "fulllike", "shape"})
+"""Operators whose outputs depend only on the shape of their first input, in lower case."""
 _TRIALS: Final = 64
 """How many times a doubtful pair is dropped to see whether fewer pairs fail."""
 _QUANTISED_APART: Final = 0.05
@@ -413,7 +413,7 @@ def _last_shared(trace: Trace, shared: Shared) -> Sequence[frozenset[int]]:
 def _leads_to_a_pair(a: Trace, index: int, pairs: Mapping[Place, Pair]) -> bool:
 
     def readers(node: int) -> Iterator[int]:
-        return (each for each in a.readers(node) if a.nodes[each].concepts.isdisjoint(_ONLY_SHAPES))
+        return (each for each in a.readers(node) if a.nodes[each].bare_type.lower() not in _ONLY_SHAPES)
 
     return not reachable([index], readers).isdisjoint({other for other, _ in pairs} - {index})
 
@@ -446,8 +446,8 @@ def _count(a: Trace, b: Trace, found: Outcome, matched: Matched, sides: tuple[st
 
 
 def _results(trace: Trace) -> set[int]:
-    """The operators whose outputs no other reads, without those that only show the program a number from before the step."""
-    read = {maker for node in trace.nodes for maker, _ in node.makers.values()}
+    """The operators whose values no other reads, without those that only show the program a number from before the step."""
+    read = {index for node in trace.nodes for index in _makers(node)}
     return {node.index for node in trace.nodes if node.outputs or node.makers} - read
 
 
@@ -461,12 +461,12 @@ def _held_by_both(a: Trace, b: Trace, pairs: Collection[Pair], matched: Matched)
 
 def _leading_to(trace: Trace, nodes: Iterable[int]) -> set[int]:
     """These nodes, and those on whose values they depend. A gradient begins with ones in the shape of the loss, and does not depend on its value."""
+    return reachable(nodes, lambda index: _makers(trace.nodes[index]))
 
-    def makers(index: int) -> Iterator[int]:
-        node = trace.nodes[index]
-        return (maker for maker, _ in node.makers.values() if node.concepts.isdisjoint(_ONLY_SHAPES))
 
-    return reachable(nodes, makers)
+def _makers(node: Node) -> list[int]:
+    """The operators on whose values an operator depends."""
+    return [] if node.bare_type.lower() in _ONLY_SHAPES else [maker for maker, _ in node.makers.values()]
 
 
 def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:

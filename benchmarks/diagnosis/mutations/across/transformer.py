@@ -9,9 +9,16 @@ FAULTS = (
         "scores not scaled",
         torch=Side("scores", " / math.sqrt(WIDTH // HEADS)", "", "scores: div|matmul|bmm; masked: masked_fill"),
         jax=Side("scores", " / math.sqrt(WIDTH // HEADS)", "", "scores: div|dot_general; masked: select_n|where"),
-        tensorflow=Side("scores", " / math.sqrt(WIDTH // HEADS)", "", "scores: RealDiv|BatchMatMulV2; masked: SelectV2"),
+        tensorflow=Side(
+            "scores", " / math.sqrt(WIDTH // HEADS)", "", "scores: RealDiv|BatchMatMulV2; masked: SelectV2"
+        ),
         mindspore=Side("scale", " / math.sqrt(WIDTH // HEADS)", "", "scale: *; scores: BatchMatMul; masked: *"),
-        onnx=Side("scale", "math.sqrt(WIDTH // HEADS)", "1.0", "*[scaled]: Div; *[scores]: MatMul|FusedMatMul; *[masked]: Where"),
+        onnx=Side(
+            "scale",
+            "math.sqrt(WIDTH // HEADS)",
+            "1.0",
+            "*[scaled]: Div; *[scores]: MatMul|FusedMatMul; *[masked]: Where",
+        ),
     ),
     InEach(
         "argument",
@@ -29,7 +36,9 @@ FAULTS = (
         jax=Side("norm", "1e-5", "1e-3", "norm: add|rsqrt"),
         tensorflow=Side("norm", "1e-5", "1e-3", "norm: AddV2|Rsqrt"),
         mindspore=Side("norm1-init", "1e-5", "1e-3", "residual1,up: LayerNorm"),
-        onnx=Side("norm", "1e-5", "1e-3", "*[norm]: LayerNormalization|SkipLayerNormalization|Add; *: SkipLayerNormalization"),
+        onnx=Side(
+            "norm", "1e-5", "1e-3", "*[norm]: LayerNormalization|SkipLayerNormalization|Add; *: SkipLayerNormalization"
+        ),
     ),
     InEach(
         "formula",
@@ -47,7 +56,12 @@ FAULTS = (
         jax=Side("residual2", "x + h", "h", "residual2: add|dot_general"),
         tensorflow=Side("residual2", "x + tf", "tf", "residual2: AddV2|MatMul|BatchMatMulV2|Reshape"),
         mindspore=Side("residual2", "x + ops", "ops", "*: Add; residual2: *"),
-        onnx=Side("residual2", 'op("Add", x, h,', 'op("Identity", h,', "*[residual2]: *; *[down]: MatMul; *: SkipLayerNormalization"),
+        onnx=Side(
+            "residual2",
+            'op("Add", x, h,',
+            'op("Identity", h,',
+            "*[residual2]: *; *[down]: MatMul; *: SkipLayerNormalization",
+        ),
     ),
     InEach(
         "cast",
@@ -146,7 +160,9 @@ FAULTS = (
         "targets not shifted",
         torch=Side("shift", "window[:, 1:]", "window[:, :-1]", "loss: nll_loss_forward"),
         jax=Side("shift", "window[:, 1:]", "window[:, :-1]", "pick,loss: *; gradient,call: *"),
-        tensorflow=Side("call", "window[:, 1:]", "window[:, :-1]", "losses: SparseSoftmaxCrossEntropyWithLogits; call: *"),
+        tensorflow=Side(
+            "call", "window[:, 1:]", "window[:, :-1]", "losses: SparseSoftmaxCrossEntropyWithLogits; call: *"
+        ),
         mindspore=Side("call", "window[:, 1:]", "window[:, :-1]", "loss: *"),
         onnx=Side("run", "window[:, 1:, None]", "window[:, :-1, None]", "*[picked]: GatherElements"),
     ),

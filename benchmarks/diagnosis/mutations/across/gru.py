@@ -1,0 +1,112 @@
+"""Faults of the recurrent network in four frameworks. MindSpore gives one line to all additions, products and splits, so these truths name no line."""
+
+from benchmarks.diagnosis.suite import InEach, Side
+
+FAULTS = (
+    InEach(
+        "order",
+        "gates swapped",
+        torch=Side("split", "reset, update", "update, reset", "split: *; new: mul; mix: *"),
+        jax=Side("split", "reset, update", "update, reset", "split: *; new: mul; mix: *"),
+        tensorflow=Side("split", "reset, update", "update, reset", "split: *; new: Mul; mix: *"),
+        mindspore=Side("split", "reset, update", "update, reset", "split: *; *: Split|SplitD|Mul; mix: *"),
+    ),
+    InEach(
+        "formula",
+        "hard candidate",
+        torch=Side("new", "torch.tanh(", "F.hardtanh(", "new: tanh|hardtanh|clamp"),
+        jax=Side("new", "jnp.tanh(", "jax.nn.hard_tanh(", "new: *"),
+        tensorflow=Side("new", "tf.tanh(", "tf.nn.softsign(", "new: *"),
+        mindspore=Side("new", "ops.tanh(", "ops.softsign(", "new: *; *: Tanh|Softsign"),
+    ),
+    InEach(
+        "missing",
+        "reset not used",
+        torch=Side("new", "(reset * h)", "h", "new: mul|mm"),
+        jax=Side("new", "(reset * h)", "h", "new: mul|dot_general"),
+        tensorflow=Side("new", "reset * h", "h", "new: Mul|MatMul"),
+        mindspore=Side("new", "reset * h", "h", "new: *; *: Mul|MatMul"),
+    ),
+    InEach(
+        "missing",
+        "no bias",
+        torch=Side("gates", " + self.bias", "", "gates: add|sigmoid"),
+        jax=Side("gates", ' + w["bias"]', "", "gates: *"),
+        tensorflow=Side("gates", " + bias", "", "gates: AddV2|Sigmoid"),
+        mindspore=Side("gates", " + self.offset", "", "gates: *; *: Add|Sigmoid"),
+    ),
+    InEach(
+        "formula",
+        "mixed the wrong way",
+        torch=Side("mix", "update * h + (1 - update) * new", "update * new + (1 - update) * h", "mix: *"),
+        jax=Side("mix", "update * h + (1.0 - update) * new", "update * new + (1.0 - update) * h", "mix: *"),
+        tensorflow=Side("mix", "update * h + (1.0 - update) * new", "update * new + (1.0 - update) * h", "mix: *"),
+        mindspore=Side(
+            "mix", "update * h + (1.0 - update) * new", "update * new + (1.0 - update) * h", "mix: *; *: Mul|Sub|Add"
+        ),
+    ),
+    InEach(
+        "missing",
+        "embedding not scaled",
+        torch=Side("embed", " * 2.0", "", "embed: mul|embedding; gates,new: mm"),
+        jax=Side("embed", " * 2.0", "", "embed: *; gates,new: dot_general"),
+        tensorflow=Side("embed", " * 2.0", "", "embed: *; gates,new: MatMul"),
+        mindspore=Side("embed", " * 2.0", "", "embed: *; *: Mul|MatMul"),
+    ),
+    InEach(
+        "slice",
+        "one token too late",
+        torch=Side("advance", "x[:, step]", "x[:, step - 1]", "advance: *; gates,new: mm"),
+        jax=Side("advance", "x[:, step]", "x[:, step - 1]", "advance: *; gates,new: dot_general"),
+        tensorflow=Side("advance", "x[:, step]", "x[:, step - 1]", "advance: *; gates,new: MatMul"),
+        mindspore=Side("advance", "x[:, step]", "x[:, step - 1]", "advance: *; *: MatMul|StridedSlice"),
+    ),
+    InEach(
+        "in-place",
+        "starts with ones",
+        torch=Side("start", "torch.zeros", "torch.ones", "start: *; gates,new,mix: *"),
+        jax=Side("start", "jnp.zeros", "jnp.ones", "start: *; gates,new,mix: *"),
+        tensorflow=Side("start", "tf.zeros", "tf.ones", "start: *; gates,new,mix: *"),
+        mindspore=Side("start", "ops.zeros", "ops.ones", "start: *; gates,new,mix: *; *: MatMul|Mul"),
+    ),
+    InEach(
+        "formula",
+        "logits scaled by the width",
+        torch=Side("head", "math.sqrt(WIDTH)", "WIDTH", "head: div"),
+        jax=Side("head", "jnp.sqrt(8.0)", "8.0", "head: *"),
+        tensorflow=Side("head", "tf.sqrt(8.0)", "8.0", "head: *"),
+        mindspore=Side("head", "math.sqrt(WIDTH)", "WIDTH", "head: *; *: Div|RealDiv"),
+    ),
+    InEach(
+        "parameter",
+        "weight of the gates transposed in part",
+        torch=Side("new", "x @ self.x_new", "x @ self.x_new.T", "new: mm"),
+        jax=Side("new", 'x @ w["x_new"]', 'x @ w["x_new"].T', "new: *"),
+        tensorflow=Side("new", "tf.matmul(x, x_new)", "tf.matmul(x, x_new, transpose_b=True)", "new: MatMul|AddV2"),
+        mindspore=Side("new", "ops.matmul(x, self.x_new)", "ops.matmul(x, self.x_new.T)", "new: *; *: MatMul"),
+    ),
+    InEach(
+        "formula",
+        "sum for mean",
+        torch=Side("loss", "targets.flatten())", 'targets.flatten(), reduction="sum")', "loss: *"),
+        jax=Side("loss", "jnp.mean", "jnp.sum", "loss: *"),
+        tensorflow=Side("loss", "reduce_mean", "reduce_sum", "loss: *"),
+        mindspore=Side("loss", "(-1,)))", '(-1,)), reduction="sum")', "loss: *"),
+    ),
+    InEach(
+        "optimizer",
+        "momentum of a half",
+        torch=Side("optimizer", "0.9", "0.5", "update: * @*"),
+        jax=Side("momentum", "0.9", "0.5", "momentum: * @*"),
+        tensorflow=Side("momentum", "0.9", "0.5", "momentum: * @*"),
+        mindspore=Side("optimizer", "momentum=0.9", "momentum=0.5", "update: * @*"),
+    ),
+    InEach(
+        "optimizer",
+        "another learning rate",
+        torch=Side("optimizer", "lr=0.1", "lr=0.09", "update: * @*"),
+        jax=Side("update", "0.1", "0.09", "update: * @*"),
+        tensorflow=Side("update", "0.1", "0.09", "update: * @*"),
+        mindspore=Side("optimizer", "0.1,", "0.09,", "update: * @*"),
+    ),
+)
