@@ -32,7 +32,7 @@ FAULTS = (
         "no bias",
         torch=Side("gates", " + self.bias", "", "gates: add|sigmoid"),
         jax=Side("gates", ' + w["bias"]', "", "gates: *"),
-        tensorflow=Side("gates", " + bias", "", "gates: AddV2|Sigmoid"),
+        tensorflow=Side("gates", " + bias", " + 0.0 * bias", "gates: *"),
         mindspore=Side("gates", " + self.offset", "", "gates: *; *: Add|Sigmoid"),
     ),
     InEach(
