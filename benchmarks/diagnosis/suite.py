@@ -135,7 +135,7 @@ def fault_pairs(network: str, framework: str = "torch", *, in_every_mode: bool =
     if framework == ACROSS:
         return list(_across(network))
     used = modes(network, framework)
-    found = []
+    found: list[Pair] = []
     for number, fault in enumerate(faults(network, framework)):
         if fault.kind not in KINDS:
             raise ValueError(f"{network}: unknown kind {fault.kind}")
