@@ -63,7 +63,7 @@ def trained(*, epsilon: float = 1e-5, count: float = 12, bound: float = 1.0, rat
     ids=["epsilon", "count", "bound", "rate"],
 )
 def test_another_number_in_a_program_that_is_not_compiled_is_named(
-    changed: dict[str, float], text: str, saved_data: str, tmp_path: Path
+    changed: dict[str, Any], text: str, saved_data: str, tmp_path: Path
 ) -> None:
     result = compared(tmp_path, trained, lambda: trained(**changed), saved_data)
     assert result.verdict == "divergent"
@@ -147,7 +147,7 @@ def test_a_loop_that_computes_the_same_with_other_operators_is_benign(tmp_path: 
     ("changed", "text"), [({"root": 3.0}, "/ root"), ({"rate": 0.2}, "- rate *")], ids=["root", "rate"]
 )
 def test_a_fault_behind_or_after_a_loop_is_named_and_all_that_follows_is_inherited(
-    changed: dict[str, float], text: str, tmp_path: Path
+    changed: dict[str, Any], text: str, tmp_path: Path
 ) -> None:
     result = compared(tmp_path, recurrent, lambda: recurrent(**changed))
     first = result.introduced[0]

@@ -162,7 +162,7 @@ def test_values_of_a_loop_are_those_of_its_trips() -> None:
 
 def test_what_a_loop_carries_and_leaves_names_the_operators_in_its_body() -> None:
     def body(carried: Any, row: Any) -> Any:
-        (first, second), turned = carried, jnp.sin(carried[1]) * row
+        (_, second), turned = carried, jnp.sin(carried[1]) * row
         return (second, turned), turned
 
     def function(values: Any) -> Any:
