@@ -101,6 +101,34 @@ def evaluation_between(program: Program) -> None:
         program.network(X)
 
 
+class Average(nn.Cell):
+    def __init__(self, weights: list[ms.Parameter]) -> None:
+        super().__init__()
+        self.weights = ms.ParameterTuple(weights)
+        self.averages = self.weights.clone("average", "same")
+
+    def construct(self) -> None:
+        for average, weight in zip(self.averages, self.weights, strict=True):
+            ops.assign(average, average * 0.5 + weight * 0.5)
+
+
+def average_after(program: Program) -> None:
+    optimizer, average = program.optimizer(), Average(program.weights)
+    for _ in range(3):
+        _, gradients = program.gradient(X, LABELS)
+        optimizer(gradients)
+        average()
+
+
+def average_of_given(program: Program) -> None:
+    optimizer = program.optimizer()
+    bound = nn.ParameterUpdate(program.weights[1])
+    for _ in range(3):
+        _, gradients = program.gradient(X, LABELS)
+        optimizer(gradients)
+        bound(program.weights[1])
+
+
 def teacher(program: Program) -> None:
     optimizer = program.optimizer()
     for _ in range(2):
@@ -130,6 +158,8 @@ COUNTED: list[tuple[Callable[[Program], None], str, list[int]]] = [
     (two_networks, "MatMul", [2, 2, 2]),
     (evaluation_first, "MatMul", [1, 1, 2, 2, 2]),
     (evaluation_between, "MatMul", [2, 4, 2]),
+    (average_after, "MatMul", [2, 2, 2]),
+    (average_of_given, "MatMul", [2, 2, 2]),
     (teacher, "MatMul", [3, 3]),
     (update_by_hand, "Assign", [2, 2, 2]),
     (no_cells, "Sin", [3]),

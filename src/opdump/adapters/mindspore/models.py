@@ -89,7 +89,7 @@ def _spelled(cells: list[str]) -> str:
 #
 # A step can end after an optimizer, after a compiled call that trains, or, in a program without optimizers, after a gradient. If nothing
 # trains, it can end after a network. It ends when the next network or gradient begins, so what runs in between belongs to the ended step.
-# Two optimizers in a row are one step.
+# Two optimizers in a row are one step. Once something has trained, a network that is given no data begins no step: it averages or clips parameters.
 
 
 class Steps:
@@ -142,10 +142,10 @@ class Steps:
             self._end()
 
     @contextmanager
-    def network(self, identity: int, *, trains: bool = False) -> Iterator[None]:
-        """A call of a network or of compiled code. `trains`: an optimizer runs inside."""
+    def network(self, identity: int, *, trains: bool, reads_data: bool) -> Iterator[None]:
+        """A call of a network or of compiled code. `trains`: an optimizer runs inside. `reads_data`: it is given a tensor that is no parameter."""
         outermost = self.is_outermost
-        if outermost:
+        if outermost and (trains or reads_data or not self._trains):
             self._begins(identity)
         elif self.may_count and getattr(self._here, "first", False):
             # A program may evaluate its network before the first gradient. That evaluation is a step of its own.

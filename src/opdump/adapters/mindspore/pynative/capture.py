@@ -167,24 +167,28 @@ class PyNative:
         finally:
             self._optimizing -= 1
 
-    def cell(self, cell: Any) -> AbstractContextManager[None] | None:
+    def cell(self, cell: Any, *, reads_data: bool) -> AbstractContextManager[None] | None:
         """A context for a call of a Cell; None if none is needed."""
         if self._interception is not None and self._interception.is_graph_mode():
             self._has_compiled = True
         if self._steps.may_count:
-            return self._network(cell)
+            return self._network(cell, reads_data=reads_data)
         recording = self._recording
         return None if recording is None or not self.is_wanted else recording.scopes.inside(cell)
 
-    def compiled(self, function: Any, arguments: Mapping[str, Any], *, trains: bool) -> AbstractContextManager[None]:
+    def compiled(
+        self, function: Any, arguments: Mapping[str, Any], *, trains: bool, reads_data: bool
+    ) -> AbstractContextManager[None]:
         recording = self._recording
         self.given = (recording.origins_of(arguments) or {}) if recording is not None and self.is_wanted else {}
         self._has_compiled = self._has_compiled or not self._optimizing
-        return self._compiled(function, trains=trains) if self._steps.may_count else nullcontext()
+        if not self._steps.may_count:
+            return nullcontext()
+        return self._compiled(function, trains=trains, reads_data=reads_data)
 
     @contextmanager
-    def _compiled(self, function: Any, *, trains: bool) -> Iterator[None]:
-        with self._steps.network(id(function), trains=trains), self._model(function):
+    def _compiled(self, function: Any, *, trains: bool, reads_data: bool) -> Iterator[None]:
+        with self._steps.network(id(function), trains=trains, reads_data=reads_data), self._model(function):
             yield
 
     @contextmanager
@@ -229,13 +233,14 @@ class PyNative:
             self._running -= 1
 
     @contextmanager
-    def _network(self, cell: Any) -> Iterator[None]:
+    def _network(self, cell: Any, *, reads_data: bool) -> Iterator[None]:
         """A call of a Cell outside of other networks. A Cell without parameters (a loss, data processing) does not count as a network."""
         is_network = any(True for _ in cell.get_parameters())
         is_outermost = self._steps.is_outermost
         with ExitStack() as stack:
             if is_network and self._interception is not None:
-                stack.enter_context(self._steps.network(id(cell), trains=self._interception.trains(cell)))
+                trains = self._interception.trains(cell)
+                stack.enter_context(self._steps.network(id(cell), trains=trains, reads_data=reads_data))
                 if is_outermost:
                     self._begin_anew()
                 stack.enter_context(self._model(cell))

@@ -12,11 +12,12 @@ import gc
 import inspect
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Protocol
 
-from mindspore import context, nn
+import numpy as np
+from mindspore import Parameter, Tensor, context, nn
 from mindspore.experimental.optim.optimizer import Optimizer as ExperimentalOptimizer
 from mindspore.graph import api
 from mindspore.ops.composite import base
@@ -30,11 +31,11 @@ class Watcher(Protocol):
     """Receives the calls. Its methods may raise only to end the program."""
 
     def optimizer(self) -> AbstractContextManager[None]: ...
-    def cell(self, cell: Any) -> AbstractContextManager[None] | None:
-        """A context for a call of a Cell; None if none is needed."""
+    def cell(self, cell: Any, *, reads_data: bool) -> AbstractContextManager[None] | None:
+        """A context for a call of a Cell; None if none is needed. `reads_data`: it is given a tensor that is no parameter."""
 
     def compiled(
-        self, function: Any, arguments: Mapping[str, Any], *, trains: bool
+        self, function: Any, arguments: Mapping[str, Any], *, trains: bool, reads_data: bool
     ) -> AbstractContextManager[None]: ...
     def gradient(self) -> AbstractContextManager[None]: ...
     def forward_ended(self, results: Any) -> None: ...
@@ -87,7 +88,10 @@ class Interception:
 
         @functools.wraps(original)
         def call(cell: Any, *args: Any, **kwargs: Any) -> Any:
-            around = watcher.optimizer() if isinstance(cell, _OPTIMIZERS) else watcher.cell(cell)
+            if isinstance(cell, _OPTIMIZERS):
+                around = watcher.optimizer()
+            else:
+                around = watcher.cell(cell, reads_data=_has_data((*args, *kwargs.values())))
             if around is None:
                 return original(cell, *args, **kwargs)
             with around:
@@ -107,7 +111,8 @@ class Interception:
             # In graph mode MindSpore's own `grad` compiles a function of this name.
             around = watcher.gradient() if function.__name__ == "after_grad" else None
             given = _arguments(function, getattr(executor, "obj", None), args, kwargs)
-            with around or watcher.compiled(function, given, trains=_uses_optimizer(function)):
+            facts = {"trains": _uses_optimizer(function), "reads_data": _has_data((*args, *kwargs.values()))}
+            with around or watcher.compiled(function, given, **facts):
                 return original(executor, *args, **kwargs)
 
         return call
@@ -171,6 +176,16 @@ def _arguments(function: Any, owner: Any, args: Sequence[Any], kwargs: Mapping[s
     if owner is not None and names and not (args and args[0] is owner):
         del names[0]
     return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _has_data(arguments: Iterable[Any]) -> bool:
+    """Whether arguments have a tensor or an array that is no parameter."""
+    return any(
+        _has_data(each.values() if isinstance(each, Mapping) else each)
+        if isinstance(each, tuple | list | Mapping)
+        else isinstance(each, Tensor | np.ndarray) and not isinstance(each, Parameter)
+        for each in arguments
+    )
 
 
 def _uses_optimizer(function: Any) -> bool:
