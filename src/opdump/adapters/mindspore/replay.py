@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -190,9 +190,9 @@ class MindsporeReplayer(Replayer):
     ) -> Replayed:
         _check(op, inputs)
         values = _as_read(op, values)
-        by_numpy = _BY_NUMPY.get(op.op_type)
-        if by_numpy is not None and (dtype != AS_RECORDED or op.op_type in _WITHOUT_KERNEL):
-            return Replayed(by_numpy(_Given(op, inputs, values)), "float64")
+        by_numpy = _of_a_part if "part" in op.arguments else _BY_NUMPY.get(op.op_type)
+        if by_numpy is not None and (dtype != AS_RECORDED or by_numpy is _of_a_part or op.op_type in _WITHOUT_KERNEL):
+            return _run_by_numpy(by_numpy, op, inputs, values)
         missing = [record for slot, record in inputs.items() if slot not in values and 0 not in record.shape]
         if missing:
             raise CannotReplayError(f"the dump does not have the values of {missing[0].name}")
@@ -205,6 +205,18 @@ class MindsporeReplayer(Replayer):
             raise CannotReplayError(
                 f"MindSpore {ms.__version__} does not run {op.kernel} on these inputs on the CPU: {reason}"
             ) from error
+
+
+def _run_by_numpy(
+    function: Callable[[_Given], dict[int, Array]],
+    op: OpRecord,
+    inputs: Mapping[int, TensorRecord],
+    values: Mapping[int, Array],
+) -> Replayed:
+    try:
+        return Replayed(function(_Given(op, inputs, values)), "float64")
+    except _REFUSALS as error:
+        raise CannotReplayError(f"the dump has other arguments of {op.op_name} than its type needs: {error}") from error
 
 
 REPLAYER: Final = MindsporeReplayer()
@@ -463,6 +475,17 @@ def _layer_norm_grad(given: _Given) -> dict[int, Array]:
 def _softmax_backward(given: _Given) -> dict[int, Array]:
     gradient, out = given.at(0), given.at(1)
     return {0: out * (gradient - (gradient * out).sum(int(given.get("dim", -1)), keepdims=True))}
+
+
+def _of_a_part(given: _Given) -> dict[int, Array]:
+    """The gradient of a tensor of which the program took a part."""
+    gradient, part = given.at(0), given.get("part")
+    whole = np.zeros(part["of"], gradient.dtype)
+    places = np.asarray(part["offset"])
+    for size, step in zip(part["shape"], part["strides"], strict=True):
+        places = places[..., None] + np.arange(size) * step
+    np.put(whole, places, gradient)
+    return {0: whole}
 
 
 def _sgd(given: _Given) -> dict[int, Array]:

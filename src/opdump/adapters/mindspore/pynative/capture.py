@@ -218,6 +218,11 @@ class PyNative:
         if self._recording is not None and self.is_wanted:
             self._recording.follow(results)
 
+    def viewed(self, whole: Any, part: Any) -> None:
+        """The program has taken a part of a tensor by an index."""
+        if self._recording is not None and self.is_wanted:
+            self._recording.viewed(whole, part)
+
     @contextmanager
     def backward(self) -> Iterator[None]:
         recording = self._recording

@@ -24,6 +24,15 @@ _MOST_WAITING: Final = 4096
 """Maximum number of forward operators whose node is not known yet. For most it becomes known at the next operator."""
 
 
+class Part(NamedTuple):
+    """Where the elements of a part of a tensor lie in it, by shape, offset and strides; `of` is the shape of the whole tensor."""
+
+    of: Sequence[int]
+    shape: Sequence[int]
+    offset: int
+    strides: Sequence[int]
+
+
 @dataclass(slots=True, eq=False)
 class Forward:
     """The facts of a forward operator that its gradient needs. `op_name` is empty if it is not recorded, such as a view by an index."""
@@ -35,6 +44,8 @@ class Forward:
     is_marked: bool = False
     is_linked: bool = False
     """Whether its node is known."""
+    part: Part | None = None
+    """For an index of a tensor, what it takes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,10 +58,25 @@ class RunningNode:
     depth: int
     """The number of running calls of Cells when it began."""
     written: set[int] = field(default_factory=set)
-    """The memory that dispatched operators wrote since then."""
+    """The memory that operators wrote since then."""
+    left: dict[int, Tensor] = field(default_factory=dict)
+    """The tensors in that memory that no operator has read yet."""
 
     def wrote(self, tensors: Iterable[Tensor]) -> None:
-        self.written.update(storage_of(tensor) for tensor in tensors)
+        for tensor in tensors:
+            self.written.add(storage_of(tensor))
+            self.left[storage_of(tensor)] = tensor
+
+    def read(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            self.left.pop(storage_of(tensor), None)
+
+    def given_to(self, operator: UnseenOperator) -> list[Tensor]:
+        """What an operator reads that MindSpore does not dispatch: what the operators before it have left, or else the gradients. One that is known by
+        name reads only one of these.
+        """
+        left = list(self.left.values())
+        return (left if operator.is_guessed else left[-1:]) or list(self.given)
 
     def is_recomputing(self, depth: int) -> bool:
         """Whether the node is running the forward pass again. `depth` is the current number of running calls of Cells."""
@@ -172,6 +198,9 @@ def unseen(node: RunningNode, computed: Sequence[Any]) -> dict[int, Tensor]:
 # miss`). The gradient of a forward operator that is not in the table is named after it: `Grad_{type}`.
 
 
+_GUESSED: Final = "Grad_"
+
+
 class UnseenOperator(NamedTuple):
     """An operator of the backward pass. `given` is the slot in which it reads the gradient of the forward result; None if it does not
     read it. `results` are the inputs of the forward operator whose gradients it computes; empty for all that remain. `reads` are the tensors of the
@@ -183,10 +212,14 @@ class UnseenOperator(NamedTuple):
     results: tuple[int, ...] = ()
     reads: Mapping[int, str] = MappingProxyType({})
 
+    @property
+    def is_guessed(self) -> bool:
+        """Whether the type of the operator is unknown, and it is named after the forward operator."""
+        return self.op_type.startswith(_GUESSED)
+
     def scope(self, path: str, forward_type: str) -> str:
         """The operator's scope in a compiled network. If its type is unknown, the type already names the forward operator, and the scope does not."""
-        is_known = self.op_type != _unknown(forward_type).op_type
-        return gradient_scope(path, forward_type if is_known else "")
+        return gradient_scope(path, "" if self.is_guessed else forward_type)
 
 
 _OPERATORS: Final[Mapping[str, tuple[UnseenOperator, ...]]] = {
@@ -210,6 +243,7 @@ _OPERATORS: Final[Mapping[str, tuple[UnseenOperator, ...]]] = {
     "MaxPool3D": (UnseenOperator("MaxPool3DGrad", 2),),
     "ReLU6": (UnseenOperator("ReLU6Grad"),),
     "Rsqrt": (UnseenOperator("RsqrtGrad", 1, reads={0: "y0"}),),
+    "ReduceMean": (UnseenOperator("RealDiv"),),
     "ResizeBilinearV2": (UnseenOperator("ResizeBilinearGrad"),),
     "SelectView": (UnseenOperator("UnsortedSegmentSum"),),
     "Softmax": (UnseenOperator("SoftmaxBackward", reads={1: "y0"}),),
@@ -242,4 +276,4 @@ def operators_of(forward_type: str, gradients: Mapping[int, Any]) -> Sequence[tu
 
 
 def _unknown(forward_type: str) -> UnseenOperator:
-    return UnseenOperator(f"Grad_{forward_type}")
+    return UnseenOperator(_GUESSED + forward_type)

@@ -3,6 +3,7 @@
 nn.Cell.__call__                        a network or a part of one; an optimizer is also a Cell
 _pynative_forward_run, _pynative_func_grad_backward    the two halves of a function made by `grad` or `value_and_grad`
 _JitExecutor.__call__                   a function of `@ms.jit`
+Tensor.__getitem__                      a part of a tensor, which MindSpore does not dispatch
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Watcher(Protocol):
     def forward_ended(self, results: Any) -> None: ...
     def backward(self) -> AbstractContextManager[None]: ...
     def has_made_optimizer(self) -> None: ...
+    def viewed(self, whole: Tensor, part: Tensor) -> None:
+        """The program has taken a part of a tensor by an index."""
 
 
 class Interception:
@@ -56,6 +59,7 @@ class Interception:
         calls = [
             (nn.Cell, "__call__", self._calling_cells),
             (getattr(api, "_JitExecutor", None), "__call__", self._calling_compiled),
+            (Tensor, "__getitem__", self._indexing),
             (base, "_pynative_forward_run", self._running_forward),
             (base, "_pynative_func_grad_backward", self._running_backward),
             *((kind, "__init__", self._making_optimizers) for kind in _OPTIMIZERS),
@@ -116,6 +120,17 @@ class Interception:
                 return original(executor, *args, **kwargs)
 
         return call
+
+    def _indexing(self, original: Any) -> Any:
+        watcher = self._watcher
+
+        @functools.wraps(original)
+        def part(tensor: Tensor, index: Any) -> Any:
+            found = original(tensor, index)
+            watcher.viewed(tensor, found)
+            return found
+
+        return part
 
     def _running_forward(self, original: Any) -> Any:
         watcher = self._watcher

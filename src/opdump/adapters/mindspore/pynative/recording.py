@@ -22,6 +22,7 @@ from opdump.adapters.mindspore.models import OperatorNames
 from opdump.adapters.mindspore.pynative.gradients import (
     Forward,
     Gradients,
+    Part,
     RunningNode,
     UnseenOperator,
     computes_first,
@@ -37,7 +38,7 @@ from opdump.adapters.mindspore.pynative.naming import (
     gradient_scope,
     program_frames,
 )
-from opdump.adapters.mindspore.pynative.tensors import Makers, Origin, host_tensor, storage_of, tensors_in
+from opdump.adapters.mindspore.pynative.tensors import Makers, Origin, has_several_values, host_tensor, storage_of, tensors_in
 from opdump.adapters.mindspore.replay import argument_names
 from opdump.adapters.models import Models
 from opdump.adapters.replacements import Replacements
@@ -104,6 +105,16 @@ def _arguments_of_gradient(operator: UnseenOperator, forward: _Forward) -> dict[
         case "Conv2DBackpropFilter":
             arguments |= {"filter_sizes": _shape(forward.inputs[1]), "pad_list": _padding(forward)}
     return arguments
+
+
+def _of_results(operator: UnseenOperator, node: RunningNode, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    """The arguments of such an operator that its results show: the number of elements of a mean, or where the part of a tensor lies in it."""
+    if operator.op_type == "RealDiv":
+        return {"y": float(outputs[0].size // max(1, node.given[0].size))} if len(node.given) == 1 else {}
+    part = node.forward.part
+    if part is None or len(outputs) != 1 or _shape(outputs[0]) != list(part.of):
+        return {}
+    return {"part": {name: list(value) if name != "offset" else value for name, value in part._asdict().items()}}
 
 
 def _shape(tensor: Tensor) -> list[int]:
@@ -247,6 +258,23 @@ class OperatorRecording:
                 self.gradients.follow(tensor)
 
     @isolated_from_program
+    def viewed(self, whole: Tensor, part: Tensor) -> None:
+        """Note a part of a tensor, so that a copy and the gradient of it are recognised."""
+        if storage_of(whole) != storage_of(part):
+            return
+        with self._lock:
+            self._makers.viewed(part)
+            node = part._grad_node
+            if node is None or node.is_leaf():
+                return
+            place = None
+            if whole.is_contiguous():
+                offset = int(part.storage_offset()) - int(whole.storage_offset())
+                place = Part(_shape(whole), _shape(part), offset, [int(step) for step in part.stride()])
+            facts = self.scopes.path, program_frames(), self._is_marked()
+            self.gradients.ran(Forward(node.name(), "", *facts, part=place), [part])
+
+    @isolated_from_program
     def origins_of(self, arguments: Mapping[str, Any]) -> dict[str, Origin]:
         """The origins of the arguments of a compiled function, by their names in its graph.
 
@@ -279,7 +307,8 @@ class OperatorRecording:
                 self.gradients.follow(tensor)
             running = self.gradients.running
             if running is not None:
-                self._tell_unseen(running, inputs)
+                self._tell_unseen(running, [tensor for _, tensor in inputs])
+                running.read(tensor for _, tensor in inputs)
             place = self._place(call.name)
             origins = [self._makers.origin(tensor) for _, tensor in inputs]
             op = self._record(call.name, place, call.others())
@@ -356,14 +385,24 @@ class OperatorRecording:
             if outer is not None:
                 outer.wrote(list(tensors_in(computed)))
 
-    def _tell_unseen(self, node: RunningNode, inputs: Sequence[tuple[str, Tensor]]) -> None:
+    def _tell_unseen(self, node: RunningNode, inputs: Sequence[Tensor]) -> None:
         """If a backward operator reads tensors without a known maker, record the unseen operators that computed them."""
-        if not computes_first(node.forward.op_type) or node.is_recomputing(len(self.scopes.running)):
+        op_type = node.forward.op_type
+        if not argument_names(op_type) or node.is_recomputing(len(self.scopes.running)):
             return
-        found = {place: tensor for place, (_, tensor) in enumerate(inputs) if not self._makers.knows(tensor)}
+        found = {place: tensor for place, tensor in enumerate(inputs) if not self._makers.knows(tensor)}
+        if not computes_first(op_type):
+            found = {place: tensor for place, tensor in found.items() if self._is_computed(tensor)}
         if found:
             self._record_unseen(node, found)
             node.wrote(found.values())
+
+    def _is_computed(self, tensor: Tensor) -> bool:
+        """Whether a tensor that no operator made can be a result: it is no copy of a view, and no constant."""
+        if self._makers.copied_view(tensor) is not None:
+            return False
+        elements = host_tensor(tensor)
+        return isinstance(elements, HostTensor) and has_several_values(elements)
 
     def _record_unseen(self, node: RunningNode, gradients: Mapping[int, Tensor]) -> None:
         for operator, outputs in operators_of(node.forward.op_type, gradients):
@@ -374,7 +413,7 @@ class OperatorRecording:
         name = self.names.name(operator.scope(forward.path, forward.op_type), operator.op_type)
         place = OperatorContext(name, "backward", forward.path, forward.stack, forward.op_name, forward.is_marked)
         of_forward = self._read_again.get(forward.op_name)
-        arguments = {"seen": SEEN_BY_GRADIENTS}
+        arguments = {"seen": SEEN_BY_GRADIENTS, **_of_results(operator, node, outputs)}
         if of_forward is not None and operator.reads and len(node.given) == 1 and operator.given is not None:
             arguments |= _arguments_of_gradient(operator, of_forward)
             read = {slot: of_forward.tensor(name) for slot, name in operator.reads.items()}
@@ -383,7 +422,7 @@ class OperatorRecording:
             inputs = [(names[slot] if slot < len(names) else "", read[slot]) for slot in sorted(read)]
             self._file(self._record(operator.op_type, place, arguments), inputs, outputs)
             return
-        inputs = [("dout", tensor) for tensor in node.given] if operator.given is not None else []
+        inputs = [("dout", tensor) for tensor in node.given_to(operator)] if operator.given is not None else []
         self._file(self._record(operator.op_type, place, arguments), inputs, outputs, first=operator.given or 0)
 
     def _unseen_forward(self, op_type: str, result: Tensor | None) -> Forward:

@@ -52,6 +52,13 @@ def host_tensor(tensor: Tensor) -> HostTensor | str:
     return _gathered(tensor, element, shape, pointer)
 
 
+def has_several_values(tensor: HostTensor) -> bool:
+    """Whether the elements are not all the same."""
+    raw = bytes(tensor.raw())
+    size = tensor.element.storage.itemsize
+    return raw[size:] != raw[:-size]
+
+
 def is_on_host(tensor: Tensor) -> bool:
     """Whether the tensor can be read at its address."""
     return str(tensor.device).startswith("CPU")
