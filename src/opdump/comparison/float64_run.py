@@ -29,7 +29,7 @@ from opdump.comparison.execution import (
 )
 from opdump.comparison.memory import Carried, Named, StateMapping, StateTracker
 from opdump.comparison.nodes import Node, Place
-from opdump.comparison.trace import Trace, lasting
+from opdump.comparison.trace import Trace, has_elements, lasting
 from opdump.records import TensorRecord
 
 Noise = Literal["begin", "outputs", "all"]
@@ -118,7 +118,7 @@ class Float64Run:
         return self._held
 
     def step(self, run: Execution, carried: Carried, leaf: Given, output: Given, asked: KeptValues) -> bool:
-        """Run a step. Return False if an input is unknown.
+        """Run a step. Return False if an input and the output of its operator are unknown. If only an input is, the recorded output is used.
 
         carried   the state from the step before
         leaf      returns an input that no operator and no earlier step made
@@ -128,16 +128,17 @@ class Float64Run:
         """
         read = outputs_read(run.trace)
         for node, values in run.nodes(partial(self._begin, carried, leaf), asked.storages | asked.wanted):
-            if len(values) < sum(not record.skip for record in node.inputs.values()):
+            is_known = len(values) >= sum(not record.skip for record in node.inputs.values())
+            if not (is_known or all(map(has_elements, node.outputs.values()))):
                 return False
             run.inputs[node.index] = values
             for slot, value in values.items():
                 if asked.leaves is not None and (node.index, slot) in run.leaf_reads:
                     asked.leaves.add(node, slot, value)
-            outputs = self._run_again(node, values)
+            outputs = self._run_again(node, values) if is_known else None
             is_asked = node.index in asked.nodes or (outputs is None and asked.leaves is not None)
             if outputs is None:
-                outputs = self._given(node, output)
+                outputs = self._given(node, output if is_known else recorded_output)
             run.outputs[node.index] = outputs
             run.write(node, outputs)
             if not is_asked:
