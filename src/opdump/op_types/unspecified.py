@@ -15,7 +15,7 @@ that is a number has none. The entries for CPU kernels were found by experiment:
 memory (tests/torch/test_operators.py). The entries for devices follow PyTorch's schemas: seeds and offsets of a
 generator, which are set only if dropout is active; masks, which are made only for debugging; reserves, which cuDNN and MIOpen
 keep for the gradient. MindSpore operators are identified only by their type; on a CPU some of its optimizers change their inputs,
-and write no output (tests/parity/parity_op_types.py).
+and write no output (tests/parity/parity_op_types.py), and its batch norm writes two of five.
 """
 
 from __future__ import annotations
@@ -78,9 +78,12 @@ OVERWRITTEN: Final = MappingProxyType(
 
 UNSPECIFIED_OF_MINDSPORE: Final = MappingProxyType(
     {
+        # weight and moments, which are inputs 0, 1, 2
         "Adam": frozenset({0, 1, 2}),
         "AdamWeightDecay": frozenset({0, 1, 2}),
-    }  # weight and moments, which are inputs 0, 1, 2
+        # the running mean and variance, which are inputs 3 and 4
+        "BatchNorm": frozenset({1, 2}),
+    }
 )
 """By the type of MindSpore's operator."""
 

@@ -27,6 +27,7 @@ class Block(nn.Cell):
         self.film = Parameter(weights(WIDTH, 2 * WIDTH), name="film")
         self.mid = Parameter(weights(WIDTH, WIDTH), name="mid")
         self.leave = Parameter(weights(WIDTH, 1), name="leave")
+        self.edge = Tensor(np.zeros((3, 1, WIDTH), np.float32))  # <edge>
         self.places = Tensor(np.arange(4).astype(np.float32))  # <places>
 
     def embedded(self, times):
@@ -46,7 +47,7 @@ class Block(nn.Cell):
         scale, shift = ops.split(ops.expand_dims(film, 1), WIDTH, axis=-1)  # <halves>
         h = self.normal(h) * (1.0 + scale) + shift  # <modulate>
         h = h + ops.softplus(ops.matmul(h, self.mid))  # <residual>
-        padded = ops.pad(h, (0, 0, 1, 1))  # <pad>
+        padded = ops.concat((self.edge, h, self.edge), 1)  # <pad>
         h = padded[:, :-2] + 0.5 * padded[:, 2:]  # <neighbours>
         return ops.matmul(h, self.leave)  # <leave>
 

@@ -477,6 +477,94 @@ def _softmax_backward(given: _Given) -> dict[int, Array]:
     return {0: out * (gradient - (gradient * out).sum(int(given.get("dim", -1)), keepdims=True))}
 
 
+def _softmax(given: _Given) -> dict[int, Array]:
+    return {0: np.exp(_log_softmax(given)[0])}
+
+
+def _log_softmax(given: _Given) -> dict[int, Array]:
+    axis = given.get("axis", -1)
+    axes = tuple(map(int, axis)) if isinstance(axis, tuple) else int(axis)
+    below = given.at(0) - given.at(0).max(axes, keepdims=True)
+    return {0: below - np.log(np.exp(below).sum(axes, keepdims=True))}
+
+
+def _log_softmax_grad(given: _Given) -> dict[int, Array]:
+    logs, gradient = given.at(0), given.at(1)
+    return {0: gradient - np.exp(logs) * gradient.sum(int(given.get("axis", -1)), keepdims=True)}
+
+
+def _gelu_grad(given: _Given) -> dict[int, Array]:
+    gradient, x = given.at(0), given.at(1)
+    root = math.sqrt(2 / math.pi)
+    bent = np.tanh(root * (x + 0.044715 * x**3))
+    slope = root * (1 + 3 * 0.044715 * x**2) * (1 - bent**2)
+    return {0: gradient * 0.5 * (1 + bent + x * slope)}
+
+
+def _softplus_grad(given: _Given) -> dict[int, Array]:
+    return {0: given.at(0) * np.exp(-np.logaddexp(0, -given.at(1)))}
+
+
+def _segment_sum(given: _Given) -> dict[int, Array]:
+    values, segments = given.at(0), np.asarray(given.get("segment_ids"))
+    found = np.zeros((int(np.max(given.get("num_segments"))), *values.shape[segments.ndim :]), values.dtype)
+    np.add.at(found, segments, values)
+    return {0: found}
+
+
+def _unstack(given: _Given) -> dict[int, Array]:
+    parts = np.moveaxis(given.at(0), int(given.get("axis")), 0)
+    return dict(enumerate(parts))
+
+
+def _pad(given: _Given) -> dict[int, Array]:
+    """Padding with a constant; what is padded by a negative number is cut off."""
+    if given.get("mode", "constant") != "constant":
+        raise CannotReplayError("only padding with a constant is computed in float64")
+    values, paddings = given.at(0), np.asarray(given.get("paddings")).reshape(-1, 2)
+    if not given.get("paddings_contiguous", True):
+        raise CannotReplayError("paddings in another order are not computed in float64")
+    around = [(0, 0)] * (values.ndim - len(paddings)) + [(int(low), int(high)) for low, high in paddings[::-1]]
+    fill = np.asarray(given.get("constant_value", 0.0)).reshape(-1)[0]
+    padded = np.pad(values, [(max(0, low), max(0, high)) for low, high in around], constant_values=fill)
+    cut = (slice(max(0, -low), size - max(0, -high)) for (low, high), size in zip(around, padded.shape, strict=True))
+    return {0: padded[tuple(cut)]}
+
+
+def _batch_norm(given: _Given) -> dict[int, Array]:
+    """The outputs 1 and 2 are left out: the kernel does not write them."""
+    x, scale, offset = (given.at(place) for place in range(3))
+    axes, shaped = _of_channels(x, given)
+    if given.by_place.get(5, given.get("is_training")):
+        mean, variance = x.mean(axes), x.var(axes)
+        found = {3: mean, 4: variance}
+    else:
+        mean, variance, found = given.at(3), given.at(4), {}
+    epsilon = given.by_place.get(6, given.get("epsilon", 1e-5))
+    normal = (x - shaped(mean)) / np.sqrt(shaped(variance) + epsilon)
+    return {0: normal * shaped(scale) + shaped(offset), **found}
+
+
+def _batch_norm_grad(given: _Given) -> dict[int, Array]:
+    gradient, x, scale, mean, variance = (given.at(place) for place in range(5))
+    axes, shaped = _of_channels(x, given)
+    inverse = 1 / np.sqrt(variance + given.get("epsilon", 1e-5))
+    normal = (x - shaped(mean)) * shaped(inverse)
+    of_scale, of_offset = (gradient * normal).sum(axes), gradient.sum(axes)
+    of_input = gradient
+    if given.get("is_training"):
+        count = x.size // scale.size
+        of_input = gradient - (shaped(of_offset) + normal * shaped(of_scale)) / count
+    return {0: of_input * shaped(scale * inverse), 1: of_scale, 2: of_offset}
+
+
+def _of_channels(x: Array, given: _Given) -> tuple[tuple[int, ...], Callable[[Array], Array]]:
+    """The axes other than that of the channels, and a function that shapes numbers of channels like `x`."""
+    channels = x.ndim - 1 if given.by_place.get(8, given.get("data_format")) in ("NHWC", 1) else 1
+    shape = [size if axis == channels else 1 for axis, size in enumerate(x.shape)]
+    return tuple(axis for axis in range(x.ndim) if axis != channels), lambda numbers: numbers.reshape(shape)
+
+
 def _of_a_part(given: _Given) -> dict[int, Array]:
     """The gradient of a tensor of which the program took a part."""
     gradient, part = given.at(0), given.get("part")
@@ -522,11 +610,24 @@ _BY_NUMPY: Final[Mapping[str, Any]] = {
     "Assign": lambda given: {0: given.at(1)},
     "AssignAdd": lambda given: {0: given.at(0) + given.get("value")},
     "AssignSub": lambda given: {0: given.at(0) - given.get("value")},
+    "BatchNorm": _batch_norm,
+    "BatchNormGrad": _batch_norm_grad,
+    "Contiguous": lambda given: {0: given.at(0)},
+    "GeLUGrad": _gelu_grad,
     "LayerNorm": _layer_norm,
     "LayerNormGrad": _layer_norm_grad,
+    "LogSoftmax": _log_softmax,
+    "LogSoftmaxGrad": _log_softmax_grad,
+    "PadV3": _pad,
     "SGD": _sgd,
+    "Softmax": _softmax,
     "SoftmaxBackward": _softmax_backward,
+    "Softplus": lambda given: {0: np.logaddexp(0, given.at(0))},
+    "SoftplusGrad": _softplus_grad,
+    "TensorMove": lambda given: {0: given.at(0)},
+    "UnsortedSegmentSum": _segment_sum,
+    "Unstack": _unstack,
 }
 _IN_PLACE: Final = frozenset({"Adam", "ApplyMomentum", "Assign", "AssignAdd", "AssignSub", "SGD"})
-_WITHOUT_KERNEL: Final = frozenset({*_IN_PLACE, "SoftmaxBackward"})
+_WITHOUT_KERNEL: Final = frozenset({*_IN_PLACE, "Contiguous", "SoftmaxBackward", "TensorMove"})
 """Types that are only computed in numpy: they write their input, or MindSpore has no primitive that runs on the CPU."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -108,13 +109,33 @@ def _arguments_of_gradient(operator: UnseenOperator, forward: _Forward) -> dict[
 
 
 def _of_results(operator: UnseenOperator, node: RunningNode, outputs: Sequence[Tensor]) -> dict[str, Any]:
-    """The arguments of such an operator that its results show: the number of elements of a mean, or where the part of a tensor lies in it."""
-    if operator.op_type == "RealDiv":
-        return {"y": float(outputs[0].size // max(1, node.given[0].size))} if len(node.given) == 1 else {}
-    part = node.forward.part
+    """The arguments of such an operator that its results show: the number of elements of a mean, or which part of a tensor the forward operator took."""
+    part, given = node.forward.part, node.given_to(operator)
+    match operator.op_type:
+        case "RealDiv" if len(node.given) == 1:
+            return {"y": float(outputs[0].size // max(1, node.given[0].size))}
+        case "Unstack" if len(given) == 1:
+            return _unstacked(_shape(given[0]), len(outputs), _shape(outputs[0]))
+        case "UnsortedSegmentSum" if part is not None:
+            return _selected(part)
     if part is None or len(outputs) != 1 or _shape(outputs[0]) != list(part.of):
         return {}
     return {"part": {name: list(value) if name != "offset" else value for name, value in part._asdict().items()}}
+
+
+def _unstacked(shape: list[int], count: int, of_part: list[int]) -> dict[str, Any]:
+    """The axis along which a tensor was cut into single slices; nothing if it could be one of several."""
+    axes = [axis for axis, size in enumerate(shape) if size == count and shape[:axis] + shape[axis + 1 :] == of_part]
+    return {"num": count, "axis": axes[0]} if len(axes) == 1 else {}
+
+
+def _selected(part: Part) -> dict[str, Any]:
+    """Which slice of a tensor was taken; nothing if it was not a single slice."""
+    steps = [math.prod(part.of[axis + 1 :]) for axis in range(len(part.of))]
+    for axis, step in enumerate(steps):
+        if steps[:axis] + steps[axis + 1 :] == list(part.strides) and part.offset % step == 0:
+            return {"segment_ids": [part.offset // step], "num_segments": part.of[axis]}
+    return {}
 
 
 def _shape(tensor: Tensor) -> list[int]:
