@@ -16,18 +16,22 @@ from opdump.comparison.differences import Array, epsilon_of, in_roundings
 from opdump.comparison.kernel_accuracy import has_graphs
 from opdump.comparison.nodes import Node, Place, Suspect, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
-from opdump.comparison.trace import Trace
+from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.comparison.unexplained import results
 from opdump.comparison.value_matching import (
     STANDS_FOR,
     WITHIN,
+    Flow,
     Matched,
     Pair,
     Shared,
     drifted_inputs,
+    framework_of,
+    match_flow,
     match_kinds,
     match_names,
     match_values,
+    same_kind,
     share_inputs,
 )
 from opdump.comparison.value_run import Failure, Replays, between, named, run_on_values, wrong_kernel, wrong_kernels
@@ -124,6 +128,8 @@ def compare_across(
         pairs, failures = _narrowed(a, b, matched, failures, drifted, replays)
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=run.not_run)
     found.suspects = _wrong_operators(a, b, pairs, failures, sides, replays)
+    if found.suspects and _are_of_one_framework(a, b):
+        found.suspects = [*_other_parameters(a, b, pairs), *sorted(found.suspects, key=_pass_of)]
     _count(a, b, found, matched, sides)
     found.suspects = found.suspects or list(_results_apart(a, b, pairs)) or _results_lost(a, b, pairs, matched)
     found.suspects = found.suspects or _results_of_other_shapes(a, b, matched)
@@ -153,6 +159,32 @@ def _wrong_operators(
     failing = {failure.pair for failure in failures}
     apart = [pair for pair in pairs.values() if pair.distance > _CERTAIN and pair not in failing]
     return [*found, *wrong_kernels(a, b, pairs, apart, sides)]
+
+
+def _pass_of(suspect: Suspect) -> int:
+    """The place of the suspect's phase in a step. Compiled code may run an operator of the backward pass before the forward pass has ended."""
+    node = suspect.b or suspect.a
+    return ("forward", "recomputation", "backward", "optimizer").index(node.op.phase) if node is not None else 0
+
+
+def _other_parameters(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> list[Suspect]:
+    """The first operator of B that reads another parameter than its counterpart, if both programs have both: parameters may have the same values at first."""
+    names = _parameters(a) & _parameters(b)
+    for pair in sorted(pairs.values(), key=lambda pair: pair.b):
+        one, other = a.nodes[pair.a[0]], b.nodes[pair.b[0]]
+        for slot in sorted(one.inputs.keys() & other.inputs.keys()) if same_kind(one, other) else ():
+            ours, theirs = leaf_name(one.inputs[slot]), leaf_name(other.inputs[slot])
+            if ours != theirs and {ours, theirs} <= names:
+                what = f"reads {theirs}; in A it reads {ours}"
+                return [Suspect("parameter", one, other, "input", slot, math.inf, what)]
+    return []
+
+
+def _parameters(trace: Trace) -> set[str]:
+    """The names of the parameters and states that a program reads."""
+    return {
+        name for node in trace.nodes for record in node.inputs.values() if names_a_state(name := leaf_name(record))
+    }
 
 
 def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[Suspect]:
@@ -347,8 +379,12 @@ def _narrowed(
     A failing pair is doubtful. It is dropped if later pairs no longer fail without it.
     """
     pairs = {**(match_names(a, b) if _optimised(b) else {}), **matched.pairs}
-    open_a = _open(a, [failure.pair.a[0] for failure in failures], set(pairs), matched.a)
-    open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()}, matched.b)
+    if _are_of_one_framework(a, b):
+        pairs = {**match_flow(*_unpaired(a, b, pairs), Flow.both(a, b, matched, pairs)), **pairs}
+        open_a, open_b = _unpaired(a, b, pairs)
+    else:
+        open_a = _open(a, [failure.pair.a[0] for failure in failures], set(pairs), matched.a)
+        open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()}, matched.b)
     pairs = {**match_kinds(open_a, open_b, _depend_alike(a, b, matched)), **pairs}
     left = run_on_values(a, b, pairs, drifted=drifted, replays=replays).failures
     trials = _TRIALS
@@ -366,6 +402,24 @@ def _narrowed(
             break
         pairs, left = best
     return pairs, left
+
+
+def _are_of_one_framework(a: Trace, b: Trace) -> bool:
+    return len({framework_of(node) for node in (*a.nodes, *b.nodes)}) == 1
+
+
+def _unpaired(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> tuple[list[Node], list[Node]]:
+    """The nodes whose first output is in no pair, without those that only move or cast."""
+    ends = set(pairs), {pair.b for pair in pairs.values()}
+    ours, theirs = (
+        [
+            node
+            for node in trace.nodes
+            if (node.index, 0) not in paired and node.operator_class not in ("moves", "casts")
+        ]
+        for trace, paired in zip((a, b), ends, strict=True)
+    )
+    return ours, theirs
 
 
 def _doubtful(a: Trace, pairs: Mapping[Place, Pair], failures: Iterable[Failure]) -> list[Pair]:
@@ -387,11 +441,16 @@ def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: 
 
 
 def _depend_alike(a: Trace, b: Trace, matched: Matched) -> Callable[[Node, Node], bool]:
-    """A test whether a node of A and one of B depend on a common value. It keeps operators that draw initial weights apart from those that
-    update them; optimizers may keep different states.
+    """A test whether a node of A and one of B depend on a common value, or one framework ran both in one phase. It keeps operators that draw
+    initial weights apart from those that update them; optimizers may keep different states.
     """
     of_a, of_b = _last_shared(a, matched.a), _last_shared(b, matched.b)
-    return lambda one, other: not of_a[one.index].isdisjoint(of_b[other.index])
+
+    def depend_alike(one: Node, other: Node) -> bool:
+        is_of_phase = one.op.phase == other.op.phase and framework_of(one) == framework_of(other)
+        return is_of_phase or not of_a[one.index].isdisjoint(of_b[other.index])
+
+    return depend_alike
 
 
 def _last_shared(trace: Trace, shared: Shared) -> Sequence[frozenset[int]]:

@@ -263,9 +263,13 @@ def _paired(a: Trace, b: Trace, ours: Sequence[Place], theirs: Sequence[Place], 
     free = list(theirs)
     found = []
     for place in ours:
-        record = a.at(place)
-        likely = [each for each in free if same_kind(a.nodes[place[0]], b.nodes[each[0]])] or free
-        other = likely[0] if likely else theirs[0]
+        record, node = a.at(place), a.nodes[place[0]]
+        fitting = [each for each in theirs if not _are_of_other_passes(node, b.nodes[each[0]])]
+        if not fitting:
+            continue
+        left = [each for each in fitting if each in free]
+        likely = [each for each in left if same_kind(node, b.nodes[each[0]])] or left
+        other = likely[0] if likely else fitting[0]
         if other in free:
             free.remove(other)
         there = b.at(other)
@@ -279,11 +283,108 @@ def _paired(a: Trace, b: Trace, ours: Sequence[Place], theirs: Sequence[Place], 
     return found
 
 
+def _are_of_other_passes(one: Node, other: Node) -> bool:
+    """Whether one framework ran one operator in the forward pass and the other one in the backward pass: a gradient may equal what another variant of
+    the forward operator would give.
+    """
+    return framework_of(one) == framework_of(other) and {one.op.phase, other.op.phase} == {"forward", "backward"}
+
+
+def framework_of(node: Node) -> str:
+    """The namespace of the kernel, which is that of a framework."""
+    return node.kernel.partition("::")[0]
+
+
 def same_kind(one: Node, other: Node) -> bool:
     """Whether two operators have the same type name, or share a row of the table of operator types."""
     if one.bare_type.lower() == other.bare_type.lower():
         return True
     return not one.concepts.isdisjoint(other.concepts)
+
+
+def match_flow(a: Sequence[Node], b: Sequence[Node], flows: tuple[Flow, Flow]) -> Mapping[Place, Pair]:
+    """Pair first outputs of one kind, size and phase whose inputs have counterparts, in any order: for values that differ too much to be matched.
+
+    An operator after an unknown one is paired only with one of the same line, and only if no other is left.
+    """
+    found: dict[Place, Pair] = {}
+    free = [node for node in a if _has_first_output(node)]
+    waiting = [node for node in b if _has_first_output(node)]
+    while (one_and_other := _next_of_flow(free, waiting, flows)) is not None:
+        one, other = one_and_other
+        free.remove(one)
+        waiting.remove(other)
+        pair = _pair_of_kind(one, other)
+        if pair is not None:
+            found[pair.a] = pair
+            for flow, place in zip(flows, (pair.a, pair.b), strict=True):
+                flow.known[place] = pair.b
+    return found
+
+
+def _next_of_flow(free: Sequence[Node], waiting: Sequence[Node], flows: tuple[Flow, Flow]) -> tuple[Node, Node] | None:
+    """The next node of A and of B that `match_flow` pairs."""
+    after_unknown: tuple[Node, Node] | None = None
+    given = {one.index: flows[0].read(one) for one in free}
+    for other in waiting:
+        read = flows[1].read(other)
+        if all(each is None for each, _ in read):
+            continue
+        is_known = all(each is not None for each, _ in read)
+        if not is_known and after_unknown is not None:
+            continue
+        likely = [one for one in free if given[one.index] == read and _is_like(one, other)]
+        likely = likely if is_known else [one for one in likely if one.op.line == other.op.line]
+        if likely:
+            one = max(likely, key=lambda each: (each.op.line == other.op.line, _nearness_of(each, other)))
+            if is_known:
+                return one, other
+            after_unknown = one, other
+    return after_unknown
+
+
+def _is_like(one: Node, other: Node) -> bool:
+    return one.sizes[:1] == other.sizes[:1] and one.op.phase == other.op.phase and same_kind(one, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What the operators of a trace read, by the counterparts in the other trace."""
+
+    trace: Trace
+    known: dict[Place, object]
+    """What identifies outputs in both traces."""
+    given: Mapping[Place, object]
+    """The same for inputs that no operator produced."""
+
+    @classmethod
+    def both(cls, a: Trace, b: Trace, matched: Matched, pairs: Mapping[Place, Pair]) -> tuple[Flow, Flow]:
+        """Those of two traces with common values and pairs."""
+        ours = {**{place: pair.b for place, pair in pairs.items()}, **matched.a.made}
+        theirs = {**{pair.b: pair.b for pair in pairs.values()}, **matched.b.made}
+        return cls(a, ours, matched.a.read), cls(b, theirs, matched.b.read)
+
+    def read(self, node: Node) -> tuple[tuple[object, int], ...]:
+        """What identifies each input (None if it has no counterpart), with its size; without single numbers that no operator produced."""
+        return tuple(
+            (self._source(node, slot), math.prod(record.shape))
+            for slot, record in sorted(node.inputs.items())
+            if slot in node.makers or math.prod(record.shape) != 1
+        )
+
+    def _source(self, node: Node, slot: int) -> object:
+        while slot in node.makers:
+            place = node.makers[slot]
+            if place in self.known:
+                return self.known[place]
+            node, slot = self.trace.nodes[place[0]], 0
+            if node.operator_class not in ("moves", "casts"):
+                return None
+        return self.given.get((node.index, slot))
+
+
+def _nearness_of(one: Node, other: Node) -> float:
+    return _nearness(one.outputs[0].numpy(), other.outputs[0].numpy())
 
 
 def match_kinds(
@@ -321,7 +422,7 @@ def _likeness(a: Sequence[Node], b: Sequence[Node], may_pair: Callable[[Node, No
             types = one.op.op_type, other.op.op_type
             if types not in known:
                 known[types] = same_kind(one, other)
-            nearness = _nearness(one.outputs[0].numpy(), other.outputs[0].numpy())
+            nearness = _nearness_of(one, other)
             if (known[types] or nearness > _ALIKE) and may_pair(one, other):
                 found[i, j] = known[types] + nearness
     return found
