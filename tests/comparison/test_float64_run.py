@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from opdump.comparison.execution import Execution, recorded_input, recorded_outp
 from opdump.comparison.float64_run import Float64Run, KeptValues
 from opdump.comparison.integrity import Integrity, check_integrity, were_left_alike
 from opdump.comparison.memory import Carried, StateTracker, read_step
+from opdump.comparison.trace import Trace
+from tests.comparison.hand_made import node, record
 
 pytestmark = pytest.mark.torch
 
@@ -79,3 +82,16 @@ def test_inputs_are_left_alike_where_both_are_as_old() -> None:
     assert were_left_alike(fresh, at, fresh, at, {5: 5})
     other = Integrity(came_from={at: frozenset({7})})
     assert not were_left_alike(fresh, at, other, at, {5: 5, 6: 7})
+
+
+@pytest.mark.parametrize("has_output", [True, False])
+def test_an_operator_with_an_unknown_input_keeps_its_recorded_output(has_output: bool) -> None:
+    """Dumps have the counter of an optimizer only as it was after the operator."""
+    before = replace(record([4.0], 0), payload=None)
+    after = record([5.0], 0, io="output")
+    count = node(0, "add", [before], [after if has_output else replace(after, payload=None)], "optimizer")
+    run = Execution(Trace(0, 0, [count]))
+    done = Float64Run().step(run, Carried(), recorded_input, recorded_output, KeptValues(frozenset({0})))
+    assert done == has_output
+    held = run.memory.storage(0)
+    assert (held is not None and held.values.tolist() == [5.0]) == has_output

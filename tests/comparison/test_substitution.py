@@ -6,12 +6,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from opdump.comparison.alignment import align
 from opdump.comparison.end_state import outliving
 from opdump.comparison.nodes import Node, Suspect
 from opdump.comparison.substitution import Attribution, Substitution, attribute
+from opdump.comparison.trace import Trace
+from tests.comparison.hand_made import node, record
 from tests.comparison.programs import Program, traced
 
 pytestmark = pytest.mark.torch
@@ -260,3 +263,24 @@ def test_of_causes_that_explain_a_part_the_others_are_doubtful(tmp_path: Path) -
     assert tried.names("causes") == ["exp", "tanh"]
     assert tried.names("doubtful") == ["neg"]
     assert tried.names("refuted") == []
+
+
+@pytest.mark.parametrize("other_data", [0.0, 1.0])
+def test_a_kernel_that_cannot_run_again_gives_the_outputs_of_the_other_run_only_for_its_inputs(
+    other_data: float,
+) -> None:
+    x = np.arange(1.0, 7.0)
+
+    def step(factor: float, data: float) -> Trace:
+        product, hidden = x * factor, np.sin(x * factor) + data
+        given = [record(product, 1), record(x + data, 4)]
+        nodes = [
+            node(0, "neg", [record(-product, 0)], [record(product, 1, io="output")]),
+            node(1, "hidden", given, [record(hidden, 2, io="output")], makers={0: (0, 0)}),
+            node(2, "update", [record(hidden, 2)], [record(hidden, 3, io="output")], "optimizer", {0: (1, 0)}),
+        ]
+        return Trace(0, 0, nodes)
+
+    one, other = step(2.0, 0.0), step(3.0, other_data)
+    substitution = Substitution(one, other, align(one, other), {0}, ({3}, {3}))
+    assert substitution.causes([{0}]) == (([], False) if other_data else ([0], True))

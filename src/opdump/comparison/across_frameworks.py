@@ -128,11 +128,11 @@ def compare_across(
         pairs, failures = _narrowed(a, b, matched, failures, drifted, replays)
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=run.not_run)
     found.suspects = _wrong_operators(a, b, pairs, failures, sides, replays)
-    if found.suspects and _are_of_one_framework(a, b):
-        found.suspects = [*_other_parameters(a, b, pairs), *sorted(found.suspects, key=_pass_of)]
     _count(a, b, found, matched, sides)
     found.suspects = found.suspects or list(_results_apart(a, b, pairs)) or _results_lost(a, b, pairs, matched)
     found.suspects = found.suspects or _results_of_other_shapes(a, b, matched)
+    if found.suspects and _are_of_one_framework(a, b):
+        found.suspects = [*_other_parameters(a, b, pairs), *sorted(found.suspects, key=_pass_of)]
     if not found.suspects and _open_results(a, b, pairs, matched):
         found.notes.append(
             "both programs have results that were not found in the other; whether these agree is not proven"
@@ -182,9 +182,7 @@ def _other_parameters(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> list[S
 
 def _parameters(trace: Trace) -> set[str]:
     """The names of the parameters and states that a program reads."""
-    return {
-        name for node in trace.nodes for record in node.inputs.values() if names_a_state(name := leaf_name(record))
-    }
+    return {name for node in trace.nodes for record in node.inputs.values() if names_a_state(name := leaf_name(record))}
 
 
 def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[Suspect]:

@@ -15,7 +15,7 @@ from typing import Final, Literal
 import numpy as np
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import Array, difference, epsilon_of, unshaped_difference
+from opdump.comparison.differences import Array, difference, epsilon_of, has_elements, unshaped_difference
 from opdump.comparison.end_state import EndState, ends_of, forget_the_rest, outliving, outputs_read, same_ends
 from opdump.comparison.execution import (
     Execution,
@@ -28,8 +28,8 @@ from opdump.comparison.execution import (
     replay,
 )
 from opdump.comparison.memory import Carried, Named, StateMapping, StateTracker
-from opdump.comparison.nodes import Node, Place
-from opdump.comparison.trace import Trace, has_elements, lasting
+from opdump.comparison.nodes import Node, Place, storages_of
+from opdump.comparison.trace import Trace, lasting
 from opdump.records import TensorRecord
 
 Noise = Literal["begin", "outputs", "all"]
@@ -118,7 +118,7 @@ class Float64Run:
         return self._held
 
     def step(self, run: Execution, carried: Carried, leaf: Given, output: Given, asked: KeptValues) -> bool:
-        """Run a step. Return False if an input and the output of its operator are unknown. If only an input is, the recorded output is used.
+        """Run a step. Return False if an input is unknown, unless its operator overwrites it: then the recorded outputs are used.
 
         carried   the state from the step before
         leaf      returns an input that no operator and no earlier step made
@@ -128,26 +128,28 @@ class Float64Run:
         """
         read = outputs_read(run.trace)
         for node, values in run.nodes(partial(self._begin, carried, leaf), asked.storages | asked.wanted):
-            is_known = len(values) >= sum(not record.skip for record in node.inputs.values())
-            if not (is_known or all(map(has_elements, node.outputs.values()))):
+            unknown = [slot for slot, record in node.inputs.items() if slot not in values and not record.skip]
+            if not all(_is_overwritten(node, slot) for slot in unknown):
                 return False
             run.inputs[node.index] = values
-            for slot, value in values.items():
-                if asked.leaves is not None and (node.index, slot) in run.leaf_reads:
-                    asked.leaves.add(node, slot, value)
-            outputs = self._run_again(node, values) if is_known else None
-            is_asked = node.index in asked.nodes or (outputs is None and asked.leaves is not None)
-            if outputs is None:
-                outputs = self._given(node, output if is_known else recorded_output)
-            run.outputs[node.index] = outputs
-            run.write(node, outputs)
+            self._keep_leaves(run, node, values, asked)
+            again = None if unknown else self._run_again(node, values)
+            is_asked = node.index in asked.nodes or (again is None and asked.leaves is not None)
+            run.outputs[node.index] = again or self._given(node, recorded_output if unknown else output)
+            run.write(node, run.outputs[node.index])
             if not is_asked:
                 forget_the_rest(run, node, read)
         for storage, before in carried.storages.items():
             if before in self._held:
                 run.memory.complete(storage, self._held[before])
-        self._held = {storage: held for storage in asked.wanted if (held := run.memory.storage(storage)) is not None}
+        self._held = _contents(run, asked.wanted)
         return True
+
+    @staticmethod
+    def _keep_leaves(run: Execution, node: Node, values: Mapping[int, Array], asked: KeptValues) -> None:
+        for slot, value in values.items() if asked.leaves is not None else ():
+            if asked.leaves is not None and (node.index, slot) in run.leaf_reads:
+                asked.leaves.add(node, slot, value)
 
     def _begin(self, carried: Carried, leaf: Given, node: Node, slot: int) -> Array | None:
         """The value of an input that no operator of the step made: what the step before left, or else the result of `leaf`."""
@@ -181,6 +183,20 @@ class Float64Run:
         if draws(node) and (node.bare_type in _DRAWS_ALONE or node.bare_type.startswith("rand")):
             return {slot: self.shaker.begin(value) for slot, value in given.items()}
         return {slot: self.shaker.output(value, epsilon_of(node.outputs[slot].dtype)) for slot, value in given.items()}
+
+
+def _contents(run: Execution, storages: AbstractSet[int]) -> dict[int, Named]:
+    return {storage: held for storage in storages if (held := run.memory.storage(storage)) is not None}
+
+
+def _is_overwritten(node: Node, slot: int) -> bool:
+    """Whether the operator overwrites an input, and its outputs are known: the dump may have the input only as it was afterwards."""
+    memory = node.inputs[slot].memory
+    return (
+        memory is not None
+        and memory.storage in storages_of(node.outputs.values())
+        and all(map(has_elements, node.outputs.values()))
+    )
 
 
 # Decides whether the differences of two programs matter: both run in float64 from the same values, from the first step on, and their end states

@@ -447,9 +447,7 @@ class _NotRun:
 
 def _identities(values: Mapping[int, Array]) -> dict[int, object]:
     """By slot, what is equal for the same elements in the same order."""
-    return {
-        slot: _in_order(value) if value.dtype.kind in "fc" else _exactly(value) for slot, value in values.items()
-    }
+    return {slot: _in_order(value) if value.dtype.kind in "fc" else _exactly(value) for slot, value in values.items()}
 
 
 def _lasts(run: Execution, node: Node) -> bool:

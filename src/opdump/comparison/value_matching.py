@@ -324,23 +324,19 @@ def match_flow(a: Sequence[Node], b: Sequence[Node], flows: tuple[Flow, Flow]) -
 
 def _next_of_flow(free: Sequence[Node], waiting: Sequence[Node], flows: tuple[Flow, Flow]) -> tuple[Node, Node] | None:
     """The next node of A and of B that `match_flow` pairs."""
-    after_unknown: tuple[Node, Node] | None = None
     given = {one.index: flows[0].read(one) for one in free}
+    after_unknown: list[tuple[Node, Node]] = []
     for other in waiting:
-        read = flows[1].read(other)
-        if all(each is None for each, _ in read):
+        read = [each for each, _ in flows[1].read(other)]
+        if all(each is None for each in read):
             continue
-        is_known = all(each is not None for each, _ in read)
-        if not is_known and after_unknown is not None:
-            continue
-        likely = [one for one in free if given[one.index] == read and _is_like(one, other)]
-        likely = likely if is_known else [one for one in likely if one.op.line == other.op.line]
-        if likely:
-            one = max(likely, key=lambda each: (each.op.line == other.op.line, _nearness_of(each, other)))
-            if is_known:
-                return one, other
-            after_unknown = one, other
-    return after_unknown
+        likely = [one for one in free if given[one.index] == flows[1].read(other) and _is_like(one, other)]
+        best = max(likely, key=lambda one: (one.op.line == other.op.line, _nearness_of(one, other)), default=None)
+        if best is not None and None not in read:
+            return best, other
+        if best is not None and best.op.line == other.op.line:
+            after_unknown.append((best, other))
+    return next(iter(after_unknown), None)
 
 
 def _is_like(one: Node, other: Node) -> bool:

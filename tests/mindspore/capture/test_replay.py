@@ -19,6 +19,8 @@ from opdump.comparison.execution import Execution, recorded, recorded_inputs
 from opdump.comparison.memory import read_step
 from opdump.comparison.nodes import Node
 from opdump.errors import CannotReplayError
+from opdump.graph import PYNATIVE
+from opdump.records import OpRecord, TensorRecord
 
 WIDTH: Final = 8
 _CLOSE: Final = 1e-5
@@ -57,6 +59,43 @@ class Convolutional(nn.Cell):
         return ops.softplus(self.second(self.pool(self.norm(self.first(x))))).sum() / 4.0
 
 
+class Indexed(nn.Cell):
+    """Parts of tensors by their index, a sorted one among them, and their loss. A size of the last part other than 3 is a fault."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(np.random.default_rng(1).standard_normal((4, 6)).astype(np.float32)), name="w")
+        self.bias = Parameter(Tensor(np.linspace(-1, 1, 6).astype(np.float32)), name="b")
+        self.size = int(size)
+        self.multiplies = size != int(size)
+
+    def construct(self, x: Tensor) -> Tensor:
+        h = ops.matmul(x, self.weight) + self.bias
+        row = h[:, 1] * 2.0
+        whole = ops.stack((row, h[:, 0]), 1)
+        ordered, _ = ops.sort(h[..., :5] * h[..., 1:], -1)
+        last = ordered[:, -self.size :]
+        squares = last * last if self.multiplies else ops.square(last)
+        return ops.mean(squares) + ops.mean(whole, 1).sum() + ops.softplus(h).mean()
+
+
+def train_indexed(mode: str, size: float) -> None:
+    """Train with momentum for a step in this mode."""
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
+    network = Indexed(size)
+    optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.1, momentum=0.9)
+    gradients_of = ops.value_and_grad(network, None, optimizer.parameters)
+
+    def step(x: Tensor) -> Tensor:
+        loss, gradients = gradients_of(x)
+        optimizer(gradients)
+        return loss
+
+    run = ms.jit(step) if mode == "graph" else step
+    for seed in range(2):
+        run(Tensor(np.random.default_rng(seed).standard_normal((3, 4)).astype(np.float32)))
+
+
 def train_convolutional(mode: str, epsilon: float) -> None:
     """Train with momentum for a step in this mode."""
     ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
@@ -75,6 +114,9 @@ def train_convolutional(mode: str, epsilon: float) -> None:
 
 def train(mode: str, epsilon: float) -> None:
     """Train for a step in this mode."""
+    if mode.startswith("indexed"):
+        train_indexed(mode.rpartition(" ")[2], epsilon)
+        return
     if mode.startswith("convolutional"):
         train_convolutional(mode.rpartition(" ")[2], epsilon)
         return
@@ -184,6 +226,60 @@ def test_gradients_of_convolutions_run_again(dumps: Dumps, mode: str) -> None:
     found = [node for node in nodes if node.op.op_type in gradients]
     assert {node.op.op_type for node in found} == gradients
     assert [each for node in found for each in differences(node, recorded_inputs(node))] == []
+
+
+def test_every_part_of_a_tensor_and_its_gradient_has_a_maker_in_pynative_mode(dumps: Dumps) -> None:
+    """MindSpore dispatches neither an index of a tensor nor the copies and the scatter of its gradient."""
+    nodes = read_step(dumps.of("indexed pynative", 3), 0, 0).nodes
+    assert [node.op.line for node in nodes if node.op.op_type == "Contiguous" and 0 not in node.makers] == []
+    of_sort = [node for node in nodes if node.op.op_type == "Grad_Sort"]
+    assert of_sort
+    assert all(node.makers for node in of_sort)
+    parts = [node for node in nodes if node.op.op_type == "StridedSliceGrad"]
+    last = next(node for node in parts if node.op.arguments["part"]["of"] == [3, 5])
+    assert last.op.arguments["part"] == {"of": [3, 5], "shape": [3, 3], "offset": 2, "strides": [5, 1]}
+    assert {node.op.phase for node in nodes for maker in node.makers.values() if nodes[maker[0]] is last} == {
+        "backward"
+    }
+
+
+def test_gradients_of_parts_means_and_stacks_run_again(dumps: Dumps) -> None:
+    nodes = read_step(dumps.of("indexed pynative", 3), 0, 0).nodes
+    gradients = {"RealDiv", "SoftplusGrad", "StridedSliceGrad", "UnsortedSegmentSum", "Unstack"}
+    found = [node for node in nodes if node.op.op_type in gradients]
+    assert {node.op.op_type for node in found} == gradients
+    assert [each for node in found for each in differences(node, recorded_inputs(node))] == []
+
+
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+def test_another_part_is_named_and_a_square_by_a_product_is_no_difference(dumps: Dumps, mode: str) -> None:
+    plain, product, wrong = (dumps.of(f"indexed {mode}", size) for size in (3, 3.5, 2))
+    assert opdump.compare(plain.path, product.path).verdict == "benign"
+    judged = opdump.compare(plain.path, wrong.path)
+    assert judged.verdict == "divergent"
+    assert judged.introduced[0].op.phase == "forward"
+
+
+def test_a_part_is_the_same_in_both_modes_and_another_part_is_not(dumps: Dumps) -> None:
+    plain, same, wrong = dumps.of("indexed graph", 3), dumps.of("indexed pynative", 3), dumps.of("indexed pynative", 2)
+    assert opdump.compare(plain.path, same.path).verdict == "benign"
+    judged = opdump.compare(plain.path, wrong.path)
+    assert judged.verdict == "divergent"
+    assert judged.introduced[0].op.phase == "forward"
+
+
+@pytest.mark.parametrize("paddings", [[0, 0, 1, 1], [1, 2], [0, 0, -1, -1], [-1, 2, 0, -1]])
+def test_padding_with_a_constant_is_that_of_numpy(paddings: list[int]) -> None:
+    """MindSpore's kernel is wrong for some negative paddings, so float64 does not use it."""
+    x = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
+    arguments = {"paddings": paddings, "mode": "constant"}
+    op = OpRecord("PadV3", "PadV3", 0, arguments=arguments, kernel="mindspore::PadV3", graph_id=PYNATIVE)
+    given = TensorRecord(op, "input", 0, "float64", x.shape, argument="x")
+    (found,) = required_replayer(op).run(op, {0: given}, {0: x}).outputs.values()
+    wide = np.pad(x, [(3, 3)] * 3)
+    around = [(0, 0)] * (3 - len(paddings) // 2) + list(zip(paddings[::2], paddings[1::2], strict=True))[::-1]
+    cut = (slice(3 - low, 3 + size + high) for (low, high), size in zip(around, x.shape, strict=True))
+    assert np.array_equal(found, wide[tuple(cut)])
 
 
 def test_operators_of_a_compiled_step_have_phases(dumps: Dumps) -> None:

@@ -210,6 +210,7 @@ def test_calls_are_as_they_were_after_the_capture() -> None:
     def state() -> list[Any]:
         return [
             nn.Cell.__call__,
+            Tensor.__getitem__,
             nn.Optimizer.__init__,
             ms.utils.MsDispatchMode.__enter__,
             ms.ops.composite.base._pynative_forward_run,

@@ -53,7 +53,7 @@ FAULTS = (
         "hardest",
         "[:, -6:]",
         "[:, :6]",
-        "hardest: *; *: StridedSlice|Slice|SliceExt",
+        "hardest: *; *: StridedSlice|Slice|SliceExt; loss: ReduceMean",
     ),
     Fault("argument", "weight of the regression", "loss", "0.5 *", "0.4 *", "*: Mul|Muls"),
     Fault("argument", "threshold of near boxes", "near", "0.05", "0.2", "near: *; *: Greater"),

@@ -60,7 +60,7 @@ FAULTS = (
         "advance",
         "embedded[:, place]",
         "embedded[:, TOKENS - 1 - place]",
-        "advance: *; given,candidate: MatMul|MatMulExt|Contiguous",
+        "advance: *; given: Add|AddExt; given,candidate: MatMul|MatMulExt|Contiguous",
     ),
     Fault(
         "stale",

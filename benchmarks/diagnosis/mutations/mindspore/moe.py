@@ -30,7 +30,12 @@ FAULTS = (
     ),
     Fault("missing", "a residual", "residual", "h + mixed", "mixed", "a *: Add|AddExt; residual: MatMul|MatMulExt"),
     Fault(
-        "formula", "balance of the sums", "balance", "ops.mean(odds, 0)", "ops.sum(odds, 0)", "balance: *; a balance: *"
+        "formula",
+        "balance of the sums",
+        "balance",
+        "ops.mean(odds, 0)",
+        "ops.sum(odds, 0)",
+        "balance: *; a balance: *; a *: ReduceMean",
     ),
     Fault("argument", "weight of the balance", "loss", "0.01", "0.02", "*: Mul|Muls"),
     Fault("formula", "absolute error", "loss", "ops.square", "ops.abs", "loss: *; a loss: Square"),

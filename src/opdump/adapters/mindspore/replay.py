@@ -191,7 +191,8 @@ class MindsporeReplayer(Replayer):
         _check(op, inputs)
         values = _as_read(op, values)
         by_numpy = _of_a_part if "part" in op.arguments else _BY_NUMPY.get(op.op_type)
-        if by_numpy is not None and (dtype != AS_RECORDED or by_numpy is _of_a_part or op.op_type in _WITHOUT_KERNEL):
+        is_of_part = not _OF_A_PART.isdisjoint(op.arguments)
+        if by_numpy is not None and (dtype != AS_RECORDED or is_of_part or op.op_type in _WITHOUT_KERNEL):
             return _run_by_numpy(by_numpy, op, inputs, values)
         missing = [record for slot, record in inputs.items() if slot not in values and 0 not in record.shape]
         if missing:
@@ -629,5 +630,7 @@ _BY_NUMPY: Final[Mapping[str, Any]] = {
     "Unstack": _unstack,
 }
 _IN_PLACE: Final = frozenset({"Adam", "ApplyMomentum", "Assign", "AssignAdd", "AssignSub", "SGD"})
+_OF_A_PART: Final = frozenset({"part", "segment_ids"})
+"""Arguments by which the gradient of a part of a tensor is recorded, instead of the tensors that its kernel reads."""
 _WITHOUT_KERNEL: Final = frozenset({*_IN_PLACE, "Contiguous", "SoftmaxBackward", "TensorMove"})
 """Types that are only computed in numpy: they write their input, or MindSpore has no primitive that runs on the CPU."""

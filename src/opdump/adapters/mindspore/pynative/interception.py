@@ -92,10 +92,11 @@ class Interception:
 
         @functools.wraps(original)
         def call(cell: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(cell, _OPTIMIZERS):
-                around = watcher.optimizer()
-            else:
-                around = watcher.cell(cell, reads_data=_has_data((*args, *kwargs.values())))
+            around = (
+                watcher.optimizer()
+                if isinstance(cell, _OPTIMIZERS)
+                else watcher.cell(cell, reads_data=_has_data((*args, *kwargs.values())))
+            )
             if around is None:
                 return original(cell, *args, **kwargs)
             with around:

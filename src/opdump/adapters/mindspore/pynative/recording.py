@@ -39,7 +39,14 @@ from opdump.adapters.mindspore.pynative.naming import (
     gradient_scope,
     program_frames,
 )
-from opdump.adapters.mindspore.pynative.tensors import Makers, Origin, has_several_values, host_tensor, storage_of, tensors_in
+from opdump.adapters.mindspore.pynative.tensors import (
+    Makers,
+    Origin,
+    has_several_values,
+    host_tensor,
+    storage_of,
+    tensors_in,
+)
 from opdump.adapters.mindspore.replay import argument_names
 from opdump.adapters.models import Models
 from opdump.adapters.replacements import Replacements
