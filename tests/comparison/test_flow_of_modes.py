@@ -1,4 +1,4 @@
-"""Pairs of operators whose values differ too much to be matched, in two runs of one framework."""
+"""Pairs of operators whose values differ too much to be matched, in two runs of MindSpore."""
 
 from __future__ import annotations
 

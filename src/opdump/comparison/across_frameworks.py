@@ -14,7 +14,7 @@ from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Array, epsilon_of, in_roundings
 from opdump.comparison.kernel_accuracy import has_graphs
-from opdump.comparison.nodes import Node, Place, Suspect, reachable
+from opdump.comparison.nodes import Node, Place, Suspect, is_of_mindspore, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.comparison.unexplained import results
@@ -25,8 +25,8 @@ from opdump.comparison.value_matching import (
     Matched,
     Pair,
     Shared,
+    are_of_mindspore,
     drifted_inputs,
-    framework_of,
     match_flow,
     match_kinds,
     match_names,
@@ -131,7 +131,7 @@ def compare_across(
     _count(a, b, found, matched, sides)
     found.suspects = found.suspects or list(_results_apart(a, b, pairs)) or _results_lost(a, b, pairs, matched)
     found.suspects = found.suspects or _results_of_other_shapes(a, b, matched)
-    if found.suspects and _are_of_one_framework(a, b):
+    if found.suspects and _are_both_of_mindspore(a, b):
         found.suspects = [*_other_parameters(a, b, pairs), *sorted(found.suspects, key=_pass_of)]
     if not found.suspects and _open_results(a, b, pairs, matched):
         found.notes.append(
@@ -377,7 +377,7 @@ def _narrowed(
     A failing pair is doubtful. It is dropped if later pairs no longer fail without it.
     """
     pairs = {**(match_names(a, b) if _optimised(b) else {}), **matched.pairs}
-    if _are_of_one_framework(a, b):
+    if _are_both_of_mindspore(a, b):
         pairs = {**match_flow(*_unpaired(a, b, pairs), Flow.both(a, b, matched, pairs)), **pairs}
         open_a, open_b = _unpaired(a, b, pairs)
     else:
@@ -402,8 +402,8 @@ def _narrowed(
     return pairs, left
 
 
-def _are_of_one_framework(a: Trace, b: Trace) -> bool:
-    return len({framework_of(node) for node in (*a.nodes, *b.nodes)}) == 1
+def _are_both_of_mindspore(a: Trace, b: Trace) -> bool:
+    return all(map(is_of_mindspore, (*a.nodes, *b.nodes)))
 
 
 def _unpaired(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> tuple[list[Node], list[Node]]:
@@ -439,13 +439,13 @@ def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: 
 
 
 def _depend_alike(a: Trace, b: Trace, matched: Matched) -> Callable[[Node, Node], bool]:
-    """A test whether a node of A and one of B depend on a common value, or one framework ran both in one phase. It keeps operators that draw
+    """A test whether a node of A and one of B depend on a common value, or MindSpore ran both in one phase. It keeps operators that draw
     initial weights apart from those that update them; optimizers may keep different states.
     """
     of_a, of_b = _last_shared(a, matched.a), _last_shared(b, matched.b)
 
     def depend_alike(one: Node, other: Node) -> bool:
-        is_of_phase = one.op.phase == other.op.phase and framework_of(one) == framework_of(other)
+        is_of_phase = one.op.phase == other.op.phase and are_of_mindspore(one, other)
         return is_of_phase or not of_a[one.index].isdisjoint(of_b[other.index])
 
     return depend_alike

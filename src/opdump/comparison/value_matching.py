@@ -28,7 +28,7 @@ from opdump.comparison.differences import (
     has_elements,
     root_mean_square,
 )
-from opdump.comparison.nodes import Node, Place
+from opdump.comparison.nodes import Node, Place, is_of_mindspore
 from opdump.comparison.trace import Trace
 from opdump.doing import note
 from opdump.records import RunFact, TensorRecord
@@ -284,15 +284,15 @@ def _paired(a: Trace, b: Trace, ours: Sequence[Place], theirs: Sequence[Place], 
 
 
 def _are_of_other_passes(one: Node, other: Node) -> bool:
-    """Whether one framework ran one operator in the forward pass and the other one in the backward pass: a gradient may equal what another variant of
+    """Whether MindSpore ran one operator in the forward pass and the other one in the backward pass: a gradient may equal what another variant of
     the forward operator would give.
     """
-    return framework_of(one) == framework_of(other) and {one.op.phase, other.op.phase} == {"forward", "backward"}
+    return are_of_mindspore(one, other) and {one.op.phase, other.op.phase} == {"forward", "backward"}
 
 
-def framework_of(node: Node) -> str:
-    """The namespace of the kernel, which is that of a framework."""
-    return node.kernel.partition("::")[0]
+def are_of_mindspore(one: Node, other: Node) -> bool:
+    """Whether MindSpore ran both operators, whose phases are then known in each mode."""
+    return is_of_mindspore(one) and is_of_mindspore(other)
 
 
 def same_kind(one: Node, other: Node) -> bool:
