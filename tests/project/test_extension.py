@@ -252,5 +252,5 @@ def test_an_unknown_framework_is_named_with_the_known_ones(installed: Path, tmp_
     script = EXAMPLE / "train.py"
     done = python(installed, "-m", "opdump", "run", "--framework", "caffe", "--path", "dump", script, cwd=tmp_path)
     assert done.returncode == 1
-    expected = '"auto", "torch", "tensorflow", "jax", "mindspore" or "toyflow"'
+    expected = '"auto", "torch", "tensorflow", "jax", "mindspore", "onnxruntime" or "toyflow"'
     assert f"framework is 'caffe', expected {expected}" in done.stderr
