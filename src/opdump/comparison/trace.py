@@ -440,11 +440,12 @@ class _StepReader:
 
     def _latest_like(self, record: TensorRecord) -> Place | None:
         """The latest output with the elements of an input whose source is unknown, such as a result of a function of TensorFlow. None for values that
-        are the same by chance: integers, and tensors of one whole number.
+        are the same by chance: integers, and tensors of one number that a program may contain, such as 0.01.
         """
         least, most = record.statistics.get("min"), record.statistics.get("max")
-        is_whole = isinstance(most, float) and least == most and most == round(most)
-        if not record.dtype.startswith(("float", "bfloat")) or not isinstance(most, float) or is_whole:
+        if not record.dtype.startswith(("float", "bfloat")) or not isinstance(most, float):
+            return None
+        if not math.isfinite(most) or (least == most and _digits(most) < _TELLING):
             return None
         for node in reversed(self.nodes):
             for slot, made in node.outputs.items():
@@ -460,6 +461,15 @@ class _StepReader:
             return None
         index = self._last.get((name, graph_id), self._last.get((name, None)))
         return None if index is None else (index, int(slot))
+
+
+_TELLING: Final = 6
+"""A number of fewer significant digits may be written in a program."""
+
+
+def _digits(number: float) -> int:
+    """The significant digits of a number in float32."""
+    return len(str(np.float32(number)).partition("e")[0].replace(".", "").strip("-0"))
 
 
 def _identity(record: TensorRecord) -> Hashable:
