@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.differences import LEAST_FILL, apart, coarsest, epsilon_of, has_elements, same_statistics
+from opdump.comparison.differences import (
+    LEAST_FILL,
+    apart,
+    coarsest,
+    epsilon_of,
+    has_elements,
+    has_statistics,
+    same_statistics,
+)
 from opdump.comparison.nodes import Node, Place, Suspect, are_of_two_modes, reachable
-from opdump.comparison.step_statistics import has_statistics
 from opdump.comparison.trace import Trace
 
 _OF_NO_VALUE: Final = frozenset(

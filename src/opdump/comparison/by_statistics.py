@@ -23,11 +23,10 @@ from opdump.comparison.arguments import (
     told_of,
 )
 from opdump.comparison.causes import Reach
-from opdump.comparison.differences import apart, same_statistics
+from opdump.comparison.differences import apart, has_statistics, same_statistics
 from opdump.comparison.integrity import changed_since, shown_data
 from opdump.comparison.lost_values import Lost, StepValues, only_arranges
 from opdump.comparison.nodes import Kind, Node, Suspect, reachable
-from opdump.comparison.step_statistics import has_statistics
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.comparison.unexplained import Spread
 from opdump.doing import note

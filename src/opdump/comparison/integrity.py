@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -23,15 +23,14 @@ from opdump.comparison.differences import (
     equal_elements,
     has_elements,
     in_roundings,
+    in_storage_order,
     is_permutation,
     same_bits,
-    same_statistics,
     unshaped_difference,
 )
 from opdump.comparison.execution import draws, outputs_of_both, recorded
-from opdump.comparison.memory import Memory, Named, extent_of, in_storage_order, view_of
+from opdump.comparison.memory import Memory, Named
 from opdump.comparison.nodes import Kind, Node, Place, Suspect, runs_in_any_order, storages_of
-from opdump.comparison.step_statistics import has_statistics
 from opdump.comparison.trace import Lifetimes, Trace, leaf_name, lifetimes, names_a_state
 from opdump.graph import CONSTANT_PREFIX, shown_source
 from opdump.records import TensorRecord
@@ -208,26 +207,6 @@ class _MemoryCheck:
             elif record.memory is None and has_elements(record):
                 self.found.state[name] = Named(record.dtype, record.numpy(), None)
         self.found.left |= _digests(self._memory.contents())
-
-
-def was_changed(made: TensorRecord, read: TensorRecord) -> bool:
-    """Whether an input differs from what its maker wrote, although the framework counted no write since. False if unknown.
-
-    Elements are compared, or statistics if the input covers all of the output.
-    """
-    before, after = made.memory, read.memory
-    if before is None or after is None or made.dtype != read.dtype:
-        return False
-    if (before.storage, before.version) != (after.storage, after.version):
-        return False
-    if has_elements(made) and has_elements(read):
-        flat = in_storage_order(made.numpy(), made)
-        if flat is None or after.offset < before.offset or extent_of(read) > before.offset + len(flat):
-            return False
-        held = view_of(flat, replace(read, memory=replace(after, offset=after.offset - before.offset)))
-        return not equal_elements(held, read.numpy()).all()
-    is_all = before == after and math.prod(made.shape) == math.prod(read.shape)
-    return is_all and has_statistics(made) and has_statistics(read) and not same_statistics(made, read)
 
 
 def _digests(contents: Iterable[tuple[str, Array, frozenset[int]]]) -> dict[Digest, frozenset[int]]:

@@ -23,7 +23,7 @@ from opdump.checks.operator_classes import reads_variable, writes_variable
 from opdump.comparison.accuracy import RESULT
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import accepted_rounding, differing, does_the_same
-from opdump.comparison.differences import apart, epsilon_of
+from opdump.comparison.differences import apart, epsilon_of, has_statistics
 from opdump.comparison.nodes import Node, Place, place_in_list, reachable
 from opdump.comparison.step_statistics import (
     OF_LISTS,
@@ -31,7 +31,6 @@ from opdump.comparison.step_statistics import (
     Floats,
     Places,
     ValueIndex,
-    has_statistics,
     inputs_of,
     is_fused,
     norm_of,

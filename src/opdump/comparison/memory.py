@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog
-from opdump.comparison.differences import Array, equal_elements, has_elements, same_bits
+from opdump.comparison.differences import (
+    Array,
+    equal_elements,
+    extent_of,
+    has_elements,
+    in_storage_order,
+    same_bits,
+    view_of,
+)
 from opdump.comparison.nodes import Node, Place, storages_of
 from opdump.comparison.trace import Lifetimes, Trace, leaf_name, names_a_state, read_traces
 from opdump.records import TensorRecord
@@ -243,45 +251,6 @@ def _is_all_of(read: TensorRecord, made: TensorRecord) -> bool:
     return (
         read.shape == made.shape and has_elements(read) and has_elements(made) and same_bits(read.numpy(), made.numpy())
     )
-
-
-def extent_of(record: TensorRecord) -> int:
-    where = record.memory
-    assert where is not None
-    if 0 in record.shape:
-        return where.offset
-    return where.offset + 1 + sum((size - 1) * stride for size, stride in zip(record.shape, where.strides, strict=True))
-
-
-def view_of(buffer: Array, record: TensorRecord) -> Array:
-    """The view of a tensor into the contents of its storage."""
-    where = record.memory
-    assert where is not None
-    if 0 in record.shape:
-        return np.zeros(record.shape, buffer.dtype)
-    (step,) = buffer.strides
-    strides = [stride * step for stride in where.strides]
-    if step == buffer.itemsize:  # takes a tenth of the time of `as_strided`
-        view: Array = np.ndarray(record.shape, buffer.dtype, buffer, where.offset * step, strides)
-        return view
-    return np.lib.stride_tricks.as_strided(
-        buffer[where.offset :], record.shape, strides, writeable=buffer.flags.writeable
-    )
-
-
-def in_storage_order(values: Array, record: TensorRecord) -> Array | None:
-    """The elements in memory order; None if the tensor is empty or has gaps, or its memory is not recorded."""
-    where = record.memory
-    if where is None or values.size == 0:
-        return None
-    axes = sorted(range(values.ndim), key=lambda axis: -where.strides[axis])
-    size = 1
-    for axis in reversed(axes):
-        if values.shape[axis] != 1 and where.strides[axis] != size:
-            return None
-        size *= values.shape[axis]
-    flat: Array = values.transpose(axes).reshape(-1)
-    return flat
 
 
 # Finds a storage again by its recorded bits, because each step numbers its storages anew.

@@ -13,7 +13,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.differences import LEAST_FILL, NAMES, Numbers, epsilon_of, numbers_apart, numbers_of
+from opdump.comparison.differences import (
+    LEAST_FILL,
+    NAMES,
+    Numbers,
+    epsilon_of,
+    has_statistics,
+    numbers_apart,
+    numbers_of,
+)
 from opdump.comparison.nodes import Node, Place, may_leave_results, place_in_list, storages_of
 from opdump.kernels import SUMMARY_FIELDS
 from opdump.records import TensorRecord
@@ -158,11 +166,6 @@ class ValueIndex:
             else:
                 yield below
                 below -= 1
-
-
-def has_statistics(record: TensorRecord) -> bool:
-    """Whether the tensor was captured and its norm is known."""
-    return not record.skip and "l2norm" in record.statistics
 
 
 def norm_of(record: TensorRecord) -> float:

@@ -341,18 +341,16 @@ def _made_by(catalog: Catalog, record: TensorRecord) -> tuple[str, str]:
         plain = source.removeprefix(PARAMETER_PREFIX) if is_input else source
         return plain, f"{plain} is an input of the network" if is_input else ""
     if record.memory is not None and not record.skip:
-        from opdump.comparison.integrity import was_changed
+        from opdump.comparison.differences import was_changed
 
         op = record.op
         try:
-            makers = catalog.ops(name, step=op.step, rank=op.rank_id)
-            made = [each for each in makers if each.op.op_name == name and each.op.order < op.order]
+            table = catalog.table(op.step, op.rank_id)
+            made = [each for each in executions_of(table) if each.op.op_name == name and each.op.order < op.order]
             is_changed = (
                 bool(made) and int(slot) in made[-1].outputs and was_changed(made[-1].outputs[int(slot)], record)
             )
-        except (
-            OpdumpError
-        ):  # the maker is not in the dump, or a file is unreadable, which the row of its statistics reports
+        except OpdumpError:  # a file is unreadable, which the row of its statistics reports
             is_changed = False
         if is_changed:
             return f"changed since {source}", f"changed since {name} by something other than an operator"
