@@ -61,4 +61,5 @@ def test_optimizers_that_write_no_output_are_known(dumps: tuple[Path, Path]) -> 
                 }
     assert seen == OPTIMIZERS
     assert {name: set(unspecified_outputs(name)) for name in OPTIMIZERS} == unwritten
-    assert set(UNSPECIFIED_OF_MINDSPORE) < OPTIMIZERS
+    # BatchNorm updates its running statistics in place, too, and is no optimizer.
+    assert set(UNSPECIFIED_OF_MINDSPORE) - OPTIMIZERS == {"BatchNorm"}

@@ -229,7 +229,8 @@ def _moments(record: TensorRecord) -> tuple[float, float, float]:
         size = math.prod(record.shape)
         mean, norm, top = (float(record.statistics.get(name, math.nan)) for name in ("avg", "l2norm", "max"))
         return mean, norm / math.sqrt(size), top
-    values = record.numpy().astype(np.float64)
+    with np.errstate(invalid="ignore"):  # an output that no operator reads may contain anything, signalling NaN too
+        values = record.numpy().astype(np.float64)
     values = values[np.isfinite(values)]
     if not values.size:
         return 0.0, 0.0, 0.0
