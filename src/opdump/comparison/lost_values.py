@@ -389,12 +389,15 @@ class StepValues:
         self._alignment: Alignment = alignment
         self._base: float
         self._has_fused: bool
+        self._certain: tuple[set[int], set[int]]
+        """The operators of A and of B whose partners are certain."""
         if before is not None and before._alignment is alignment:  # a repeated step
-            self._base, self._has_fused = before._base, before._has_fused
+            self._base, self._has_fused, self._certain = before._base, before._has_fused, before._certain
         else:
             self._base = _base_of(a, b, alignment)
             self._has_fused = any(is_fused(node) for trace in (a, b) for node in trace.pattern)
-        self._certain = {here for here, kind in alignment.kinds.items() if kind in ("name", "by hand")}
+            certain = {here for here, kind in alignment.kinds.items() if kind in ("name", "by hand")}
+            self._certain = certain, {alignment.b_of[here] for here in certain}
         self._steps_off: int = before._steps_off + 1 if before is not None and before.a.leaves_other_bits() else 0
         """The number of steps directly before this one that all left different bits."""
         self._follows_rounding: bool = before is not None and (before._follows_rounding or before.a.has_rounding)
@@ -407,10 +410,9 @@ class StepValues:
         self, a: Trace, b: Trace, pieces_a: Collection[TensorRecord], pieces_b: Collection[TensorRecord]
     ) -> tuple[_Side, _Side]:
         """Both runs. The pieces of each are known too, because the other run has them split differently."""
-        certain_b = {self._alignment.b_of[here] for here in self._certain}
         went_apart = self._steps_off >= _SHOWN
-        first = _Side(a, b, pieces_a, self._alignment.b_of, self._certain, self._base, self._left[0], went_apart)
-        second = _Side(b, a, pieces_b, self._alignment.a_of, certain_b, self._base, self._left[1], went_apart)
+        first = _Side(a, b, pieces_a, self._alignment.b_of, self._certain[0], self._base, self._left[0], went_apart)
+        second = _Side(b, a, pieces_b, self._alignment.a_of, self._certain[1], self._base, self._left[1], went_apart)
         if self._has_fused:
             self._share_noise(first, second)
         return first, second
