@@ -401,7 +401,13 @@ class _StepReader:
             repeated, makers = self._repeated(outputs)
             if repeated:
                 return repeated, makers
-        return inputs, {slot: maker for slot, record in inputs.items() if (maker := self._maker(record)) is not None}
+        makers = {slot: maker for slot, record in inputs.items() if (maker := self._maker(record)) is not None}
+        for slot, (index, output) in makers.items():
+            made = self.nodes[index].outputs.get(output)
+            if made is not None and made.memory is not None and not inputs[slot].source and inputs[slot].memory is None:
+                # The value of a variable that the program reads without an operator.
+                inputs[slot] = replace(inputs[slot], memory=made.memory)
+        return inputs, makers
 
     def _in_given_shape(
         self,
