@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from opdump.comparison.differences import Elements, apart, difference
+from opdump.comparison.differences import Elements, apart, difference, has_statistics
 from opdump.comparison.lost_values import joined
 from opdump.comparison.nodes import Node
-from opdump.comparison.step_statistics import StepRows, ValueIndex, columns_of, has_statistics, rows_apart
+from opdump.comparison.step_statistics import StepRows, ValueIndex, columns_of, rows_apart
 from opdump.kernels import summarise
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics
