@@ -58,8 +58,9 @@ def test_operators_that_read_something_else_or_run_in_another_phase_are_not_pair
     other = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
     nodes = [made(0, "Sin", np.sin(X), {}, (record(X),))]
     a = Trace(0, 0, nodes)
-    for inputs, phase in (((record(other),), "forward"), ((record(X),), "backward")):
-        b = Trace(0, 0, [made(0, "Sin", np.sin(2 * X), {}, inputs, phase)])  # type: ignore[arg-type]
+    unlike: list[tuple[Array, Phase]] = [(other, "forward"), (X, "backward")]
+    for value, phase in unlike:
+        b = Trace(0, 0, [made(0, "Sin", np.sin(2 * X), {}, (record(value),), phase)])
         matched = match_values(a, b)
         assert not match_flow(a.nodes, b.nodes, Flow.both(a, b, matched, matched.pairs))
 

@@ -171,6 +171,9 @@ def test_unspecified_outputs_are_looked_up_by_the_kernel_names_of_records() -> N
     assert unspecified_outputs("aten::_thnn_fused_lstm_cell") == frozenset()
     assert unspecified_outputs("mine::mkldnn_rnn_layer") == frozenset()
     assert unspecified_outputs("") == frozenset()
+    assert unspecified_outputs("mindspore::Adam") == unspecified_outputs("Adam") == {0, 1, 2}
+    assert unspecified_outputs("mindspore::BatchNorm") == {1, 2}
+    assert unspecified_outputs("BatchNorm") == frozenset(), "a device writes the statistics of the batch there"
 
 
 def test_no_framework_is_needed() -> None:

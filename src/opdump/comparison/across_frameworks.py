@@ -14,7 +14,7 @@ from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Array, epsilon_of, in_roundings
 from opdump.comparison.kernel_accuracy import has_graphs
-from opdump.comparison.nodes import Node, Place, Suspect, is_of_mindspore, reachable
+from opdump.comparison.nodes import Node, Place, Suspect, is_of_mindspore, pass_of, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.comparison.unexplained import results
@@ -132,7 +132,7 @@ def compare_across(
     found.suspects = found.suspects or list(_results_apart(a, b, pairs)) or _results_lost(a, b, pairs, matched)
     found.suspects = found.suspects or _results_of_other_shapes(a, b, matched)
     if found.suspects and _are_both_of_mindspore(a, b):
-        found.suspects = [*_other_parameters(a, b, pairs), *sorted(found.suspects, key=_pass_of)]
+        found.suspects = [*_other_parameters(a, b, pairs), *_by_pass(found.suspects)]
     if not found.suspects and _open_results(a, b, pairs, matched):
         found.notes.append(
             "both programs have results that were not found in the other; whether these agree is not proven"
@@ -161,10 +161,8 @@ def _wrong_operators(
     return [*found, *wrong_kernels(a, b, pairs, apart, sides)]
 
 
-def _pass_of(suspect: Suspect) -> int:
-    """The place of the suspect's phase in a step. Compiled code may run an operator of the backward pass before the forward pass has ended."""
-    node = suspect.b or suspect.a
-    return ("forward", "recomputation", "backward", "optimizer").index(node.op.phase) if node is not None else 0
+def _by_pass(suspects: Iterable[Suspect]) -> list[Suspect]:
+    return sorted(suspects, key=lambda each: pass_of(each.b or each.a))
 
 
 def _other_parameters(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> list[Suspect]:

@@ -20,9 +20,8 @@ from opdump.comparison.alignment import Alignment, LostGradients, arguments_key
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import Array, Difference, epsilon_of, fill_as_infinity, has_elements, in_roundings
 from opdump.comparison.execution import Constants, Execution, input_of, same_inputs
-from opdump.comparison.nodes import Kind, Node, Suspect, reachable, runs_in_any_order, storages_of, without
+from opdump.comparison.nodes import Kind, Node, Suspect, pass_of, reachable, runs_in_any_order, storages_of, without
 from opdump.comparison.trace import Trace, leaf_name
-from opdump.records import Phase
 
 
 @dataclass
@@ -251,9 +250,6 @@ def is_gradient_of(suspect: Suspect, cause: Suspect) -> bool:
     return any(node is not None and node.op.forward_op in forward for node in (suspect.a, suspect.b))
 
 
-_PHASES: Final[Mapping[Phase, int]] = {"forward": 0, "recomputation": 0, "backward": 1, "optimizer": 2}
-
-
 def _order(suspect: Suspect) -> tuple[int, int]:
     """The phase in code that runs in any order, and the position in B, or in A if B lacks the operator. Operator numbers restart in records that are
     added to a step after its end.
@@ -263,7 +259,7 @@ def _order(suspect: Suspect) -> tuple[int, int]:
         return 0, 0
     # A graph of TensorFlow runs an operator of the backward pass that reads only constants before the forward pass.
     is_graph = runs_in_any_order(node) or node.op.kernel.startswith("tf::")
-    return _PHASES[node.op.phase] if is_graph else 0, node.index
+    return pass_of(node) if is_graph else 0, node.index
 
 
 # Finds the operator that makes an input of B differ from A's.

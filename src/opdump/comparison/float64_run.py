@@ -147,8 +147,10 @@ class Float64Run:
 
     @staticmethod
     def _keep_leaves(run: Execution, node: Node, values: Mapping[int, Array], asked: KeptValues) -> None:
-        for slot, value in values.items() if asked.leaves is not None else ():
-            if asked.leaves is not None and (node.index, slot) in run.leaf_reads:
+        if asked.leaves is None:
+            return
+        for slot, value in values.items():
+            if (node.index, slot) in run.leaf_reads:
                 asked.leaves.add(node, slot, value)
 
     def _begin(self, carried: Carried, leaf: Given, node: Node, slot: int) -> Array | None:

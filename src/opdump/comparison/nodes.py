@@ -14,7 +14,7 @@ from opdump.comparison.differences import coarsest
 from opdump.graph import PYNATIVE
 from opdump.op_types import bare_name, rows_of
 from opdump.op_types.unspecified import unspecified_outputs
-from opdump.records import IO, RUN_FACTS, OpRecord, TensorRecord
+from opdump.records import IO, RUN_FACTS, OpRecord, Phase, TensorRecord
 
 Item = TypeVar("Item", bound=Hashable)
 Place = tuple[int, int]
@@ -173,6 +173,14 @@ def may_leave_results(node: Node) -> bool:
     operator whose output is not used.
     """
     return node.op.phase == "forward" or (is_of_jax(node) and not node.op.graph_id) or runs_in_any_order(node)
+
+
+_PASSES: Final[Mapping[Phase, int]] = {"forward": 0, "recomputation": 0, "backward": 1, "optimizer": 2}
+
+
+def pass_of(node: Node | None) -> int:
+    """The place of the operator's pass in a step, for code that may run an operator of a later pass before an earlier one has ended."""
+    return 0 if node is None else _PASSES[node.op.phase]
 
 
 def runs_in_any_order(node: Node) -> bool:

@@ -328,10 +328,11 @@ def _next_of_flow(free: Sequence[Node], waiting: Sequence[Node], flows: tuple[Fl
     given = {one.index: flows[0].read(one) for one in free}
     after_unknown: list[tuple[Node, Node]] = []
     for other in waiting:
-        read = [each for each, _ in flows[1].read(other)]
+        wanted = flows[1].read(other)
+        read = [each for each, _ in wanted]
         if all(each is None for each in read):
             continue
-        likely = [one for one in free if given[one.index] == flows[1].read(other) and _is_like(one, other)]
+        likely = [one for one in free if given[one.index] == wanted and _is_like(one, other)]
         best = max(likely, key=lambda one: (one.op.line == other.op.line, _nearness_of(one, other)), default=None)
         if best is not None and None not in read:
             return best, other

@@ -81,11 +81,11 @@ UNSPECIFIED_OF_MINDSPORE: Final = MappingProxyType(
         # weight and moments, which are inputs 0, 1, 2
         "Adam": frozenset({0, 1, 2}),
         "AdamWeightDecay": frozenset({0, 1, 2}),
-        # the running mean and variance, which are inputs 3 and 4
-        "BatchNorm": frozenset({1, 2}),
+        # On a CPU, the running mean and variance, which are inputs 3 and 4. A device writes the statistics of the batch there.
+        "mindspore::BatchNorm": frozenset({1, 2}),
     }
 )
-"""By the type of MindSpore's operator."""
+"""By the type of MindSpore's operator, or by the kernel if it is so only in programs that opdump captured."""
 
 
 def unspecified_outputs(kernel: str) -> frozenset[int]:
@@ -96,7 +96,7 @@ def unspecified_outputs(kernel: str) -> frozenset[int]:
     """
     namespace, _, name = kernel.partition("::")
     if not is_dispatched(kernel):
-        return UNSPECIFIED_OF_MINDSPORE.get(name or kernel, _NONE)
+        return UNSPECIFIED_OF_MINDSPORE.get(kernel) or UNSPECIFIED_OF_MINDSPORE.get(name or kernel, _NONE)
     if namespace != "aten":
         return UNSPECIFIED_ELSEWHERE.get(kernel.partition(".")[0], _NONE)
     return UNSPECIFIED.get(name.partition(".")[0], _NONE)

@@ -79,59 +79,34 @@ class Indexed(nn.Cell):
         return ops.mean(squares) + ops.mean(whole, 1).sum() + ops.softplus(h).mean()
 
 
-def train_indexed(mode: str, size: float) -> None:
-    """Train with momentum for a step in this mode."""
+def train(mode: str, fault: float) -> None:
+    """Train in this mode: "graph", "pynative", or one of these after the name of another network."""
+    name, _, mode = mode.rpartition(" ")
     ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
-    network = Indexed(size)
-    optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.1, momentum=0.9)
+    batches: list[Any]
+    if name == "indexed":
+        network = Indexed(fault)
+        batches = [np.random.default_rng(seed).standard_normal((3, 4)).astype(np.float32) for seed in range(2)]
+    elif name == "convolutional":
+        network = Convolutional(fault).set_train()
+        batches = [np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)]
+    else:
+        network = Network(fault)
+        batches = [np.array([[0, 1, 2], [3, 4, 0]], np.int32)]
+    if name:
+        optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.1, momentum=0.9)
+    else:
+        optimizer = nn.SGD(network.trainable_params(), learning_rate=0.1, weight_decay=0.01)
     gradients_of = ops.value_and_grad(network, None, optimizer.parameters)
 
-    def step(x: Tensor) -> Tensor:
-        loss, gradients = gradients_of(x)
-        optimizer(gradients)
+    def step(data: Tensor) -> Tensor:
+        loss, gradients = gradients_of(data)
+        optimizer(gradients if name else ops.clip_by_global_norm(gradients, 0.5))
         return loss
 
     run = ms.jit(step) if mode == "graph" else step
-    for seed in range(2):
-        run(Tensor(np.random.default_rng(seed).standard_normal((3, 4)).astype(np.float32)))
-
-
-def train_convolutional(mode: str, epsilon: float) -> None:
-    """Train with momentum for a step in this mode."""
-    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
-    network = Convolutional(epsilon).set_train()
-    optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.1, momentum=0.9)
-    gradients_of = ops.value_and_grad(network, None, optimizer.parameters)
-
-    def step(x: Tensor) -> Tensor:
-        loss, gradients = gradients_of(x)
-        optimizer(gradients)
-        return loss
-
-    run = ms.jit(step) if mode == "graph" else step
-    run(Tensor(np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)))
-
-
-def train(mode: str, epsilon: float) -> None:
-    """Train for a step in this mode."""
-    if mode.startswith("indexed"):
-        train_indexed(mode.rpartition(" ")[2], epsilon)
-        return
-    if mode.startswith("convolutional"):
-        train_convolutional(mode.rpartition(" ")[2], epsilon)
-        return
-    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
-    network = Network(epsilon)
-    optimizer = nn.SGD(network.trainable_params(), learning_rate=0.1, weight_decay=0.01)
-    gradients_of = ops.value_and_grad(network, None, optimizer.parameters)
-
-    def step(ids: Tensor) -> Tensor:
-        loss, gradients = gradients_of(ids)
-        optimizer(ops.clip_by_global_norm(gradients, 0.5))
-        return loss
-
-    run = ms.jit(step) if mode == "graph" else step
-    run(Tensor([[0, 1, 2], [3, 4, 0]], ms.int32))
+    for batch in batches:
+        run(Tensor(batch))
 
 
 class Dumps:
