@@ -10,6 +10,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from opdump.comparison.differences import has_elements, has_same_contents, same_bits
 from opdump.comparison.nodes import Node, Place, storages_of
@@ -33,6 +37,17 @@ def _name(node: Node) -> _Name:
     return node.op.op_name, node.op.graph_id
 
 
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """Outputs as the rows of one tensor."""
+
+    rows: Sequence[TensorRecord]
+
+    def to_host(self) -> NDArray[Any]:
+        """Return the elements."""
+        return np.stack([row.numpy() for row in self.rows])
+
+
 @dataclass(slots=True)
 class _Loops:
     nodes: list[Node]
@@ -42,6 +57,10 @@ class _Loops:
     """By the operator and slot that make a carried value, the outputs with which loops began instead."""
     _stacks: dict[Place, list[Place]] = field(default_factory=dict)
     """Inputs, and the outputs that are their rows."""
+    _followed: set[Place] = field(default_factory=set)
+    """Results of calls whose readers are linked to the operators in the call."""
+    _parts: set[Place] = field(default_factory=set)
+    """The inputs of these readers."""
     _rows: dict[Place, tuple[Place, int]] = field(default_factory=dict)
     """Inputs that are a row of an output."""
     _memory: dict[Place, Memory] = field(default_factory=dict)
@@ -51,36 +70,101 @@ class _Loops:
         for node in self.nodes:
             self._note_begin(node)
             found = {slot: self._maker(node, slot, maker) for slot, maker in node.makers.items()}
-            self.nodes[node.index] = replace(node, makers=found)
+            self.nodes[node.index] = self._with_stacks(replace(node, makers=found))
             self._runs[_name(node)].append(node.index)
         self._place()
-        return [*map(self._placed, self.nodes)]
+        return [self._without_followed(self._placed(node)) for node in self.nodes]
 
     def _note_begin(self, node: Node) -> None:
-        """Note the makers of what the first execution of an operator reads, if the later ones read values that the loop carries."""
+        """Note the makers of what the first execution of an operator in a loop reads, if the next one reads a value that the loop carries."""
         runs = self._runs[_name(node)]
-        first = self.nodes[runs[0]].makers if runs else {}
+        before = self.nodes[runs[-1]].makers if runs else {}
         for slot, (index, output) in node.makers.items():
             name = _name(self.nodes[index])
-            if slot in first and _name(self.nodes[first[slot][0]]) != name:
-                self._begun[name, output].add(first[slot])
+            if slot in before and _name(self.nodes[before[slot][0]]) != name:
+                self._begun[name, output].add(before[slot])
 
     def _maker(self, node: Node, slot: int, named: Place) -> Place:
         """The execution that made an input. Notes if the input is a row or a stack of outputs."""
         made = self.nodes[named[0]].outputs.get(named[1])
         if node.inputs[slot].memory is not None or made is None or made.memory is not None:
             return named
-        maker = self.nodes[named[0]]
-        inside = self._inside(maker, named[1], made)
-        if inside is None and len(self._runs[_name(maker)]) == 1 and node.inputs[slot].shape == made.shape:
+        stack = self._stacks.get((named[0], ~named[1])) if self.nodes[named[0]].op.repeats_operators else None
+        if stack is not None:
+            part = self._part(node, slot, made, stack)
+            if part is not None:
+                self._followed.add(named)
+                self._parts.add((node.index, slot))
+            return part or named
+        if len(self._runs[_name(self.nodes[named[0]])]) == 1 and node.inputs[slot].shape == made.shape:
             return named
-        return (inside and self._execution(node, slot, inside)) or self._execution(node, slot, named) or named
+        return self._execution(node, slot, named) or named
 
-    def _inside(self, called: Node, slot: int, made: TensorRecord) -> Place | None:
-        """The operator that made the parts of a result of a call, if the result is a stack of outputs of a loop."""
-        name, _, output = made.source.rpartition(":")
-        runs = self._runs[name, called.op.graph_id] if called.op.repeats_operators and slot not in called.makers else ()
-        return (runs[-1], int(output)) if runs else None
+    def _with_stacks(self, node: Node) -> Node:
+        """The node; a call with results that are stacks of outputs of a loop in it has these stacks as inputs, too, and no arguments."""
+        stacks = self._stacks_of_call(node)
+        if not stacks:
+            return node
+        repeated = [
+            slot
+            for slot in node.makers
+            if slot in node.outputs and node.inputs[slot].source == node.outputs[slot].source
+        ]
+        inputs = {slot: node.inputs[slot] for slot in repeated} | {slot: self._stacked(node, slot) for slot in stacks}
+        return replace(node, inputs=inputs, makers={slot: node.makers[slot] for slot in repeated} | stacks)
+
+    def _stacks_of_call(self, node: Node) -> dict[int, Place]:
+        """The results of a call that are stacks of outputs of a loop in it, and the latest of these outputs."""
+        found: dict[int, Place] = {}
+        for slot, made in node.outputs.items() if node.op.repeats_operators else ():
+            name, _, output = made.source.rpartition(":")
+            runs = self._runs[name, node.op.graph_id] if output.isdigit() and slot not in node.makers else []
+            places = self._rows_of_call(made, [(index, int(output)) for index in runs])
+            if places:
+                self._stacks[node.index, ~slot] = places
+                found[slot] = max(places)
+        return found
+
+    def _stacked(self, node: Node, slot: int) -> TensorRecord:
+        """A result of a call as the operators in it made it. The result itself may be rounded differently."""
+        rows = [self._output(place) for place in self._stacks[node.index, ~slot]]
+        return replace(node.outputs[slot], io="input", payload=_Stack(rows), statistics={})
+
+    def _rows_of_call(self, made: TensorRecord, runs: Sequence[Place]) -> list[Place]:
+        """The outputs that are the rows of a stack that a call returned, in the order that is nearest to its values. Empty if it is no such stack.
+
+        A loop may run from the last row to the first, and stack what its iterations read instead of what they make. XLA compiles a call as a whole, so
+        it may round differently from the recorded operators.
+        """
+        if not made.shape or not 0 < made.shape[0] <= len(runs):
+            return []
+        runs = runs[-made.shape[0] :]
+        name = _name(self.nodes[runs[0][0]])
+        read = [[first, *runs[:-1]] for first in self._begun[name, runs[0][1]]]
+        orders = [order for each in ([*runs], *read) for order in (each, each[::-1]) if self._are_rows(made, order)]
+        values = made.numpy().astype(np.float64) if orders else None
+        return [] if values is None else min(orders, key=lambda order: self._distance(values, order))
+
+    def _are_rows(self, made: TensorRecord, places: Sequence[Place]) -> bool:
+        outputs = [made, *map(self._output, places)]
+        return all(map(has_elements, outputs)) and all(each.shape == made.shape[1:] for each in outputs[1:])
+
+    def _distance(self, values: NDArray[np.float64], places: Sequence[Place]) -> float:
+        """The largest difference between rows and outputs; NaN counts as no difference."""
+        outputs = np.stack([self._output(place).numpy().astype(np.float64) for place in places])
+        with np.errstate(invalid="ignore"):
+            return float(np.fmax.reduce(np.abs(values - outputs), axis=None, initial=0.0))
+
+    def _part(self, node: Node, slot: int, made: TensorRecord, stack: list[Place]) -> Place | None:
+        """The maker of an input that is a stack that a call returned, or a row of it."""
+        record = node.inputs[slot]
+        if has_same_contents(made, record):
+            self._stacks[node.index, ~slot] = stack
+            return max(stack)
+        if not has_elements(record) or record.shape != made.shape[1:]:
+            return None
+        values = record.numpy()
+        return next((place for place, row in zip(stack, made.numpy(), strict=True) if same_bits(row, values)), None)
 
     def _execution(self, node: Node, slot: int, latest: Place) -> Place | None:
         """The execution of the operator at `latest` that made an input; None if none has its elements."""
@@ -157,12 +241,22 @@ class _Loops:
         }
         return replace(node, inputs={**node.inputs, **read}, outputs={**node.outputs, **made}) if read or made else node
 
+    def _without_followed(self, node: Node) -> Node:
+        """The node without the results that operators in it made for operators after it. They are no results of the step."""
+        left = [slot for slot in node.outputs if (node.index, slot) not in self._followed]
+        if len(left) == len(node.outputs):
+            return node
+        kept = {slot: record for slot, record in node.inputs.items() if slot in left}
+        outputs = {slot: node.outputs[slot] for slot in left}
+        return replace(node, inputs=kept, outputs=outputs, makers={slot: node.makers[slot] for slot in kept})
+
     def _read(self, node: Node) -> Iterator[tuple[int, Memory]]:
         makers: Mapping[int, Place] = node.makers
         for slot, record in node.inputs.items():
             memory = self._memory.get((node.index, ~slot))
             if memory is None and slot in makers and makers[slot] in self._memory:
-                memory = self._memory[makers[slot]] if has_same_contents(self._output(makers[slot]), record) else None
+                is_certain = (node.index, slot) in self._parts or has_same_contents(self._output(makers[slot]), record)
+                memory = self._memory[makers[slot]] if is_certain else None
             if memory is not None:
                 yield slot, memory
 

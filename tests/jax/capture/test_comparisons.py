@@ -115,8 +115,11 @@ def test_a_parameter_in_place_of_another_with_the_same_values_is_named_before_th
     assert "reads Parameter.parameters.first; in A it reads Parameter.parameters.second" in first.evidence
 
 
-def recurrent(*, root: float = 2.0, written_out: bool = False, rate: float = 0.1) -> Any:
-    """Two steps of training with a loop, its stacked states, and a gradient that runs backwards through it."""
+def recurrent(*, compiled: bool = True, root: float = 2.0, written_out: bool = False, rate: float = 0.1) -> Any:
+    """Two steps of training with a loop, its stacked states, and a gradient that runs backwards through it.
+
+    If the step is not compiled, JAX compiles the loop, and returns what its gradient needs as stacks.
+    """
 
     def loss(weights: Any) -> Any:
         def advance(state: Any, row: Any) -> Any:
@@ -128,28 +131,33 @@ def recurrent(*, root: float = 2.0, written_out: bool = False, rate: float = 0.1
         _, states = jax.lax.scan(advance, jnp.zeros(4), jnp.asarray(X))
         return ((states @ weights / root) ** 2).mean()
 
-    @jax.jit
     def step(weights: Any) -> Any:
         return weights - rate * jax.grad(loss)(weights)
 
+    if compiled:
+        step = jax.jit(step)
     weights = jnp.asarray(W)
     for _ in range(2):
         weights = step(weights)
     return weights
 
 
-def test_a_loop_that_computes_the_same_with_other_operators_is_benign(tmp_path: Path) -> None:
-    result = compared(tmp_path, recurrent, lambda: recurrent(written_out=True))
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "uncompiled"])
+def test_a_loop_that_computes_the_same_with_other_operators_is_benign(compiled: bool, tmp_path: Path) -> None:
+    program = partial(recurrent, compiled=compiled)
+    result = compared(tmp_path, program, partial(program, written_out=True))
     assert result.verdict == "benign", result.headline
 
 
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "uncompiled"])
 @pytest.mark.parametrize(
     ("changed", "text"), [({"root": 3.0}, "/ root"), ({"rate": 0.2}, "- rate *")], ids=["root", "rate"]
 )
 def test_a_fault_behind_or_after_a_loop_is_named_and_all_that_follows_is_inherited(
-    changed: dict[str, Any], text: str, tmp_path: Path
+    changed: dict[str, Any], text: str, compiled: bool, tmp_path: Path
 ) -> None:
-    result = compared(tmp_path, recurrent, lambda: recurrent(**changed))
+    program = partial(recurrent, compiled=compiled)
+    result = compared(tmp_path, program, partial(program, **changed))
     first = result.introduced[0]
     assert first.b is not None
     assert text in first.b.stack[0].code
