@@ -260,6 +260,24 @@ def test_a_negated_result_is_a_difference(tmp_path: Path, form: str, saved: str)
     assert {"relu", "tanh"}.isdisjoint(told), "these give the same in both"
 
 
+def gated(by: str) -> onnx.ModelProto:
+    """Two products of one input, one of which gates the other or itself."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "wu"], ["u"], name="up"),
+        helper.make_node("MatMul", ["x", "ws"], ["s"], name="side"),
+        helper.make_node("Sigmoid", ["u"], ["g"], name="gate"),
+        helper.make_node("Mul", ["g", by], ["y"], name="gated"),
+    ]
+    weights = {"wu": numbers(6, 6, seed=1), "ws": numbers(6, 6, seed=2)}
+    return model_of(nodes, {"x": (FLOAT, [2, 2, 6, 6])}, {"y": (FLOAT, None)}, weights, opset=17)
+
+
+def test_an_operator_that_reads_another_one_is_named_and_not_that_one_which_is_right(tmp_path: Path) -> None:
+    found = compared(tmp_path, gated("s"), gated("u"), X)
+    assert [each.op.op_name for each in found.introduced] == ["gated"]
+    assert found.introduced[0].evidence == "reads up; in A it reads side"
+
+
 def handed_on(form: str, scale: float) -> onnx.ModelProto:
     """A model that hands a scaled input on in a sequence or an optional, of which no statistics are recorded."""
     make = helper.make_node

@@ -212,10 +212,15 @@ def test_a_weight_of_a_quantised_model_that_differs_is_named(tmp_path: Path, qua
     assert found.verdict == "divergent"
 
 
-def square_attention(*, values: str) -> onnx.ModelProto:
-    """Attention in which tokens, heads and channels have sizes for which several layouts fit, with a projection after it."""
+def square_attention(*, values: str = "v", parts: str = "qkv") -> onnx.ModelProto:
+    """Attention in which tokens, heads and channels have sizes for which several layouts fit, with a projection after it. `parts` are the three
+    products as queries, keys and values.
+    """
     make = helper.make_node
-    nodes = [make("MatMul", ["x", f"w{name}"], [f"{name}0"], name=f"/{name}/MatMul") for name in "qkv"]
+    nodes = [
+        make("MatMul", ["x", f"w{name}"], [f"{part}0"], name=f"/{name}/MatMul")
+        for name, part in zip("qkv", parts, strict=True)
+    ]
     for name in "qkv":
         nodes.append(make("Reshape", [f"{name}0", "heads"], [f"{name}1"], name=f"/{name}/Reshape"))
         perm = [0, 2, 3, 1] if name == "k" else [0, 2, 1, 3]
@@ -246,6 +251,15 @@ def test_an_operator_that_reads_another_operand_is_named_itself_and_not_what_fol
     first = found.introduced[0]
     assert first.a is not None
     assert first.a.op_name.startswith("/mixed/MatMul")
+
+
+def test_exchanged_queries_and_keys_are_named_and_not_the_reader_of_the_transposed_scores(tmp_path: Path) -> None:
+    feeds = {"x": numbers(2, 8, 16, seed=9)}
+    right, wrong = square_attention(), square_attention(parts="kqv")
+    found = compared(tmp_path, right, wrong, feeds, levels=("disable", "all"), saved_data="full")
+    first = found.introduced[0]
+    assert first.b is not None
+    assert first.b.op_name.startswith("/scores/"), found.headline
 
 
 @pytest.mark.parametrize("block", [8, 16])

@@ -381,6 +381,9 @@ class Causes:
         if len(writers_a) != 1 or len(writers_b) != 1 or -1 in writers_a | writers_b:
             return None
         one, other = self._reference.trace.nodes[min(writers_a)], self._run.trace.nodes[min(writers_b)]
+        namesake = self._reference.trace.nodes[self._alignment.a_of.get(other.index, one.index)]
+        if namesake is not one and namesake.op.op_name == other.op.op_name:
+            return None  # both programs have this operator, and only its reader is at fault
         if one.bare_type != other.bare_type or one.shapes != other.shapes or arguments_key(one) != arguments_key(other):
             return None
         odd = [slot for slot in one.inputs if not self._is_same_tensor(one, other, slot)]

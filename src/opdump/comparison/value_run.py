@@ -366,7 +366,8 @@ def named(
     found: _Change | None = None
     if failure.given is None:
         segment = _Segment(a, b, pair, ours, inputs)
-        found = segment.explained(_changes(ours, theirs, sides), failure.times)
+        changes = itertools.chain(_turned_inputs(a, b, pairs, ours, sides), _changes(ours, theirs, sides))
+        found = segment.explained(changes, failure.times)
     found = found or _odd_parameter(ours, theirs, sides)
     if found is not None:
         io: IO = "input" if found.kind == "parameter" else "output"
@@ -429,6 +430,23 @@ def _computes(node: Node) -> bool:
     if node.operator_class == "casts":
         return 0 < coarsest(node.inputs.values()) < node.rounding
     return bool(node.concepts & _CHOOSES) or node.operator_class != "moves"
+
+
+def _turned_inputs(
+    a: Trace, b: Trace, pairs: Mapping[Place, Pair], ours: Sequence[Node], sides: tuple[str, str]
+) -> Iterator[_Change]:
+    """The changes with which operators of A read an input in the order of B: a transposed matrix was matched with the matrix, but is another operand."""
+    for node in ours:
+        for slot, maker in node.makers.items():
+            pair = pairs.get(maker)
+            if pair is None or a.at(maker).shape != b.at(pair.b).shape:
+                continue
+            turned, values = value_in_a(b, pair), recorded(b.at(pair.b))
+            if turned is None or values is None or same_bits(turned, values):
+                continue
+            evidence = f"{node.bare_type} of {sides[0]}, on this output in the order of {sides[1]}, gives the result of {sides[1]}"
+            told, other = a.nodes[maker[0]], b.nodes[pair.b[0]]
+            yield _Change("operator", node, evidence, slot, values=values, other=other, told=told)
 
 
 def _changes(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str]) -> Iterator[_Change]:
