@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -29,8 +29,25 @@ def node_cases() -> tuple[Any, ...]:
     return cases
 
 
+class Bits(NamedTuple):
+    """A tensor of a type that numpy lacks."""
+
+    elements: np.ndarray[Any, Any]
+    number: int
+    """The number of the type in ONNX."""
+
+
 def feeds_of(case: Any) -> Iterator[dict[str, Any]]:
     """The inputs of each data set, by name."""
+    for inputs in inputs_of(case):
+        yield {
+            name: onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(*value) if isinstance(value, Bits) else value
+            for name, value in inputs.items()
+        }
+
+
+def inputs_of(case: Any) -> Iterator[dict[str, Any]]:
+    """The same without values of ONNX Runtime."""
     for inputs, _ in case.data_sets:
         names = [value.name for value in case.model.graph.input]
         # An optional input without a value is not fed.
@@ -51,7 +68,7 @@ def _fed(value: Any, kind: Any) -> Any:
     if value.dtype.itemsize == 1 and element in _PACKED:
         return value  # ONNX Runtime cannot create such a value from Python
     raw = value.view(np.uint16 if value.dtype.itemsize == 2 else np.uint8)
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element)
+    return Bits(raw, element)
 
 
 _PACKED = frozenset(

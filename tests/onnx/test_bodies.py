@@ -365,6 +365,22 @@ def test_a_formal_input_of_a_body_is_not_the_value_outside_that_has_its_name() -
     assert same_bits(recording.elements("reader", "input", 0, 1), rows[1])
 
 
+def test_a_scan_over_a_vector_is_recorded_number_by_number() -> None:
+    body = graph_of(
+        [node("Add", ["total", "number"], ["sum"], name="reader"), node("Identity", ["sum"], ["kept"])],
+        [("total", FLOAT, []), ("number", FLOAT, [])],
+        ["sum", "kept"],
+    )
+    scan = node("Scan", ["zero", "x"], ["all", "y"], name="control", body=body, num_scan_inputs=1)
+    model = model_of(
+        [scan], {"x": (FLOAT, [3])}, {"all": (FLOAT, []), "y": (FLOAT, [3])}, {"zero": np.zeros((), np.float32)}
+    )
+    recording = recorded(model, {"x": numbers(3)})
+    sums = [float(recording.elements("reader", "output", 0, occurrence)) for occurrence in range(3)]
+    assert np.allclose(sums, np.cumsum(numbers(3)))
+    assert recording.session.notes == []
+
+
 def test_an_initializer_without_elements_in_a_body_is_empty_and_not_opaque() -> None:
     empty = np.empty((0,), np.float32)
     then = graph_of([node("Concat", ["x", "none"], ["t"], name="reader", axis=0)], [], ["t"], {"none": empty})

@@ -1,10 +1,11 @@
-"""Node tests and runs: the same bits under full recording, and live checks that report the same."""
+"""Node tests and runs: the same bits under full recording, also in a plain program, and live checks that report the same."""
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from opdump.checks.nonfinite_lineage import Checked
 from opdump.configs.watchpoints import watchpoints_of
 from opdump.plan import DumpPlan
 from opdump.reports.findings import check_dump
-from tests.onnx.node_cases import feeds_of, node_cases
+from tests.cli.programs import opdump_anew
+from tests.onnx.node_cases import Bits, feeds_of, inputs_of, node_cases
 from tests.onnx.recording import FLOAT, Recording, model_of, numbers, plain_run
 
 _LEAST = 1450
@@ -128,6 +130,116 @@ def test_every_node_test_gives_the_same_bits_under_full_recording_and_a_complete
     assert problems == {}
     assert ran >= _LEAST // _PARTS - 30  # those that ONNX Runtime refuses are not spread evenly
     assert ran + refused.total() == len(cases)
+
+
+PROGRAM = """\
+import pickle
+import sys
+from pathlib import Path
+
+import onnxruntime
+
+folder = Path(sys.argv[1])
+options = onnxruntime.SessionOptions()
+options.log_severity_level = 4
+answers = {}
+for path in sorted(folder.glob("*.onnx")):
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    for number, inputs in enumerate(pickle.loads(path.with_suffix(".inputs").read_bytes())):
+        onnxruntime.set_seed(1)
+        feeds = {
+            name: onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(*value) if isinstance(value, tuple) else value
+            for name, value in inputs.items()
+        }
+        answers[path.stem, number] = session.run(None, feeds)
+(folder / "answers").write_bytes(pickle.dumps(answers))
+"""
+_CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+_KEPT = frozenset(onnx.TensorProto.DataType.values()) - {
+    *(onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING),
+    *(number for name, number in onnx.TensorProto.DataType.items() if re.search(r"FLOAT[468]|BFLOAT|INT[24]$", name)),
+}
+"""Types that a dump keeps; narrower floats are stored as float32."""
+
+
+@dataclass(frozen=True)
+class PlainRun:
+    """A run of a node test without opdump: its answer, and the operators of the model as the runtime optimised it."""
+
+    answer: list[Any]
+    types: Counter[str]
+    outputs: tuple[int, ...]
+    """The numbers of the element types of the outputs; 0 for another kind of value."""
+
+
+def plain_runs(case: Any, folder: Path) -> list[PlainRun]:
+    """A run of each data set of a case, none if the runtime cannot run it. What a program needs for the same is in `folder` afterwards."""
+    path = folder / f"{case.name}.onnx"
+    path.write_bytes(case.model.SerializeToString())
+    every = [
+        {name: tuple(value) if isinstance(value, Bits) else value for name, value in inputs.items()}
+        for inputs in inputs_of(case)
+    ]
+    path.with_suffix(".inputs").write_bytes(pickle.dumps(every))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(folder / "optimised")
+    answers = []
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        for feeds in feeds_of(case):
+            onnxruntime.set_seed(1)
+            answers.append(session.run(None, feeds))
+    except Exception:  # noqa: BLE001  the runtime's errors have no common class
+        path.unlink()
+        return []
+    optimised = onnx.load(folder / "optimised").graph
+    types = Counter(node.op_type for node in optimised.node if node.op_type != "Constant")
+    outputs = tuple(value.type.tensor_type.elem_type for value in optimised.output)
+    return [PlainRun(answer, types, outputs) for answer in answers]
+
+
+def missing_in_dump(run: PlainRun, executions: list[opdump.Execution]) -> str:
+    """What the dump lacks of a run: an operator, or a number of the answer."""
+    found = Counter(execution.op.op_type for execution in executions)
+    if not _CONTROL.isdisjoint(run.types):
+        return "" if found else f"nothing for {run.types}"
+    if found != run.types:
+        return f"{found} for {run.types}"
+    records = [record for execution in executions for record in execution.outputs.values() if not record.skip]
+    made = {(array.shape, array.tobytes()) for array in (record.numpy() for record in records)}
+    for value, number in zip(run.answer, run.outputs, strict=True):
+        if run.types and number in _KEPT and value.size and (value.shape, value.tobytes()) not in made:
+            return f"no operator made the answer {value}"
+    return ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.sampled(_PARTS)
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_a_plain_program_gives_the_same_bits_under_opdump_run_and_every_operator_is_recorded(
+    part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+    plain: dict[tuple[str, int], PlainRun] = {}
+    for case in sorted(node_cases()[part::_PARTS], key=lambda case: f"{case.name}.onnx"):
+        plain |= {(case.name, number): run for number, run in enumerate(plain_runs(case, tmp_path))}
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = opdump_anew("run", "--full", "--path", "dump", "program.py", ".", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    answers = pickle.loads((tmp_path / "answers").read_bytes())
+    assert answers.keys() == plain.keys()
+    executions: dict[int, list[opdump.Execution]] = {}
+    for execution in opdump.open(tmp_path / "dump").executions():
+        executions.setdefault(execution.op.step, []).append(execution)
+    problems = {}
+    for step, (key, run) in enumerate(plain.items()):
+        problem = missing_in_dump(run, executions.get(step, []))
+        if problem or not same_bits(answers[key], run.answer):
+            problems[key] = problem or "other bits"
+    assert problems == {}
+    assert len(plain) >= _LEAST // _PARTS - 30
 
 
 def operators(model: ModelProto) -> dict[str, str]:

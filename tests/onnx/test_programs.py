@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,12 @@ from onnx import ModelProto, helper
 import opdump
 from opdump import Execution
 from opdump.adapters.onnxruntime.tensors_of_run import same_bits
-from tests.onnx.node_cases import feeds_of, node_cases
 from tests.onnx.recording import FLOAT, Array, model_of
 
 ROWS = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 WEIGHT = np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32)
 CPU = ["CPUExecutionProvider"]
 NODES = ("product", "bounded", "shares")
-_PARTS = 4
 
 
 def network(name: str = "network", axis: int = -1) -> ModelProto:
@@ -300,28 +297,3 @@ def test_torch_and_a_session_are_in_one_dump_in_the_order_in_which_they_ran(tmp_
     assert orders == sorted(set(orders))
     assert same_bits(runs[1].inputs[0].numpy(), np.maximum(ROWS, 0))
     assert same_bits(runs[4].outputs[0].numpy(), plain[0])
-
-
-@pytest.mark.sampled(_PARTS)
-@pytest.mark.parametrize("part", range(_PARTS))
-def test_every_node_test_has_the_same_answer_under_capture(part: int, tmp_path: Path) -> None:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    plain: dict[str, tuple[bytes, list[Any], list[Any]]] = {}
-
-    def run(content: bytes, feeds: dict[str, Any]) -> Any:
-        onnxruntime.set_seed(1)
-        return onnxruntime.InferenceSession(content, options, providers=CPU).run(None, feeds)
-
-    for case in node_cases()[part::_PARTS]:
-        content = case.model.SerializeToString()
-        with suppress(Exception):  # the runtime cannot run this case
-            every = list(feeds_of(case))
-            plain[case.name] = content, every, [run(content, feeds) for feeds in every]
-    with opdump.capture(path=tmp_path, framework="onnxruntime", steps="manual") as dump:
-        for name, (content, every, answers) in plain.items():
-            for feeds, answer in zip(every, answers, strict=True):
-                assert same_bits(run(content, feeds), answer), name
-    assert dump.report is not None
-    assert not dump.report.failure
-    assert dump.report.captured > len(plain) > 300

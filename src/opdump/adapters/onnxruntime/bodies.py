@@ -236,7 +236,8 @@ def _scalar(value: Any, formal: ValueInfoProto) -> HostTensor:
 
 
 def _slice(sequence: HostTensor, axis: int, number: int) -> HostTensor:
-    return _host(np.take(_array(sequence), number, axis), sequence.element)
+    # Of a vector, numpy takes a number and not an array.
+    return _host(np.asarray(np.take(_array(sequence), number, axis)), sequence.element)
 
 
 def _stacked(each: Sequence[HostTensor], axis: int, *, backwards: bool) -> HostTensor:
