@@ -47,7 +47,14 @@ def _scratch() -> Path:
 
 
 def run(python: Path, arguments: Sequence[str | Path], environment: Mapping[str, str]) -> str:
-    """Run a peer and return its output. A missing or failing peer is an AssertionError, never a skip.
+    """Run a peer and return its output. A missing or failing peer is an AssertionError, never a skip."""
+    return completed(python, arguments, environment).stdout
+
+
+def completed(
+    python: Path, arguments: Sequence[str | Path], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a peer and return how it ended, with its output and messages. A missing or failing peer is an AssertionError, never a skip.
 
     It runs in a separate directory, which also receives its temporary files.
     """
@@ -64,4 +71,4 @@ def run(python: Path, arguments: Sequence[str | Path], environment: Mapping[str,
         timeout=900,
     )
     assert result.returncode == 0, f"{python} {' '.join(map(str, arguments))}\n{result.stdout}\n{result.stderr}"
-    return result.stdout
+    return result
