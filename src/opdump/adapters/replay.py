@@ -37,6 +37,24 @@ class Script:
     arrays: Mapping[str, Array]
 
 
+_DISTANCES: Final = """
+now, exact = run(None), run({exact!r})
+for slot, name in {types}.items():
+    for when, given in (("recorded", data[f"output_{{slot}}"]), ("now", now[slot])):
+        one, other = np.asarray(given).astype("float64"), np.asarray(exact[slot]).astype("float64")
+        apart = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other)).max(initial=0)
+        print(f"output {{slot}} {{when}}, {{name}}: {{apart:.6g}} from {exact}, its largest element is {{np.nanmax(np.abs(other), initial=0):.6g}}")
+"""
+
+
+def distances_of(outputs: Mapping[int, TensorRecord], exact: str = "float64") -> str:
+    """The end of a program that runs an operator again: it prints the distances of the recorded and the new outputs from those in `exact`.
+
+    The program has a function `run(floating)` that returns the outputs, and a mapping `data` with the recorded ones as `output_SLOT`.
+    """
+    return _DISTANCES.format(types={slot: record.dtype for slot, record in outputs.items()}, exact=exact)
+
+
 class Replayer(ABC):
     """Runs operators of one framework again, on the CPU. An adapter implements `draws` and `run`; the other methods are optional."""
 

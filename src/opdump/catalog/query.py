@@ -146,7 +146,8 @@ def executions_of(table: StepTable[TensorRecord]) -> Iterator[Execution]:
 # Parses the name of operators as a user types it: to any command, or to a catalog. Every name that `opdump show` prints is accepted, and each text
 # has the first of these meanings that any operator has:
 #
-# 1. Default/network-Net/conv1-Conv2d/convolution-op7   the operator with this full name, or whose name ends so after a slash; a parameter
+# 1. Default/network-Net/conv1-Conv2d/convolution-op7   the operator with this full name; if there is none, those whose name ends so after a slash,
+#                                                       and a parameter
 # 2. conv1, blocks.0.attn, 0-Block/attn                 all operators in this module, its path as PyTorch or the dump writes it
 #    mul, MatMul, aten::mul, aten::mul.Tensor           all of this type, in any case, or of this kernel, with or without its overload
 #    train.py:175, net/model.py                         all with this line, or a line of this file, on their stack
@@ -181,6 +182,7 @@ class OperatorQuery:
 
     def readings(self) -> Iterator[Callable[[Execution], bool]]:
         """Yield the possible meanings of the name, most likely first. The first one that matches an operator counts."""
+        yield lambda execution: execution.op.op_name == self.text
         yield self._is_named
         yield self._is_meant
         yield self._is_called
@@ -191,11 +193,8 @@ class OperatorQuery:
 
     def _is_named(self, execution: Execution) -> bool:
         name = execution.op.op_name
-        return (
-            name == self.text
-            or name.endswith(f"/{self.text}")
-            or (execution.op.op_type == _PARAMETER and f"{_PARAMETER}.{name}" == self.text)
-        )
+        is_parameter = execution.op.op_type == _PARAMETER and f"{_PARAMETER}.{name}" == self.text
+        return name.endswith(f"/{self.text}") or is_parameter
 
     def _is_meant(self, execution: Execution) -> bool:
         op, text = execution.op, self.text
@@ -252,7 +251,7 @@ def _is_spelled(level: str, part: str, classes: bool) -> bool:
 def choices_of(text: str, include_skipped: bool) -> list[Asked]:
     """Return the possible meanings of a name, most likely first. Operators without data count only if the same meaning has no others."""
     return [
-        Asked(skipped, meant, suffices=skipped == include_skipped and number < (1 if "/" in text else 2))
+        Asked(skipped, meant, suffices=skipped == include_skipped and number < (2 if "/" in text else 3))
         for number, meant in enumerate(OperatorQuery(text).readings())
         for skipped in ((True,) if include_skipped else (False, True))
     ]

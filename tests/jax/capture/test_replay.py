@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from opdump.adapters.replay import AS_RECORDED, required_replayer
 from opdump.catalog.catalog import Catalog, open_dump
 from opdump.catalog.query import Execution
 from opdump.comparison.execution import recorded
+from opdump.errors import CannotReplayError
 from opdump.plan import DumpPlan
+from tests.replaying.written_scripts import check_scripts
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2, 6, 6, 3)).astype(np.float32)
@@ -117,3 +120,22 @@ def test_a_number_of_the_program_is_an_argument_as_in_a_compiled_function(tmp_pa
         for ops in (plain, compiled)
     ]
     assert numbers == [{"x0": 2.0, "x1": 3.0}] * 2
+
+
+def test_a_script_runs_an_operator_without_opdump_and_prints_its_distance_from_float64(tmp_path: Path) -> None:
+    made = {"trained": (jax.jit(step), (KERNEL, W)), "drawn": (jax.jit(drawn), ())}
+    of_kernel: dict[str, tuple[Path, Execution]] = {}
+    for name, (program, given) in made.items():
+        for each in executions(tmp_path / name, program, *given):
+            of_kernel.setdefault(each.op.kernel, (tmp_path / name, each))
+    written: list[Path] = []
+    for kernel, (dump, each) in of_kernel.items():
+        emit = partial(opdump.replay, dump, each.op.op_name, occurrence=each.op.occurrence)
+        if kernel.startswith("lax::random_"):
+            with pytest.raises(CannotReplayError, match="computes random keys"):
+                emit(emit=tmp_path / "keys.py")
+        else:
+            written.append(tmp_path / f"repro_{len(written)}.py")
+            emit(emit=written[-1])
+    assert len(written) > 25
+    check_scripts(written)

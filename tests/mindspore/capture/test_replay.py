@@ -21,6 +21,7 @@ from opdump.comparison.nodes import Node
 from opdump.errors import CannotReplayError
 from opdump.graph import PYNATIVE
 from opdump.records import OpRecord, TensorRecord
+from tests.replaying.written_scripts import check_scripts
 
 WIDTH: Final = 8
 _CLOSE: Final = 1e-5
@@ -171,6 +172,25 @@ def test_every_operator_of_a_training_step_runs_again(dumps: Dumps, mode: str) -
     assert count > 40
     # No operator reads the number of steps before the optimizer counts it up.
     assert [each for each in failing if "AssignAdd" not in each] == []
+
+
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+def test_a_script_runs_an_operator_without_opdump(dumps: Dumps, mode: str, tmp_path: Path) -> None:
+    dump = dumps.of(mode)
+    written: list[Path] = []
+    for op in {each.op_type: each for each in (node.op for node in read_step(dump, 0, 0).nodes)}.values():
+        path = tmp_path / f"repro_{len(written)}.py"
+        try:
+            opdump.replay(dump.path, op.op_name, occurrence=op.occurrence, emit=path)
+        except CannotReplayError as error:
+            reason = str(error)
+            is_in_place = "after" in reason or "MindSpore has no primitive that runs" in reason
+        else:
+            written.append(path)
+            continue
+        assert is_in_place, reason
+    assert len(written) > 20
+    check_scripts(written)
 
 
 @pytest.mark.parametrize("mode", ["graph", "pynative"])

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from opdump.adapters.replay import AS_RECORDED, required_replayer
 from opdump.comparison.execution import recorded_inputs, recorded_values
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace, read_traces
+from opdump.errors import CannotReplayError
+from tests.replaying.written_scripts import check_scripts
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(6, 8)).astype(np.float32)
@@ -79,6 +82,21 @@ def test_every_operator_gives_its_outputs_when_it_runs_again(tmp_path: Path, mod
             assert wide.dtype == "float64", node.op.op_name
             ran += 1
     assert ran > 150
+
+
+def test_a_script_runs_an_operator_without_opdump(tmp_path: Path) -> None:
+    first, _ = traces(tmp_path / "dump", training("function"))
+    written: list[Path] = []
+    for op in {node.op.op_type: node.op for node in first.nodes if not node.is_added}.values():
+        emit = partial(opdump.replay, tmp_path / "dump", op.op_name, occurrence=op.occurrence)
+        if "Variable" in op.op_type:
+            with pytest.raises(CannotReplayError, match="reads or writes a variable"):
+                emit(emit=tmp_path / "variable.py")
+        else:
+            written.append(tmp_path / f"repro_{len(written)}.py")
+            emit(emit=written[-1])
+    assert len(written) > 20
+    check_scripts(written)
 
 
 @pytest.mark.parametrize("mode", MODES)

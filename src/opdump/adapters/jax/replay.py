@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from enum import Enum
 from typing import Any, Final
 
 import jax
@@ -15,7 +17,7 @@ import numpy as np
 import scipy.special  # type: ignore[import-untyped]  # JAX installs it, and its stubs are a package of their own
 from jax import lax
 
-from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script, distances_of
 from opdump.errors import CannotReplayError
 from opdump.records import RUN_FACTS, OpRecord, TensorRecord
 
@@ -30,6 +32,9 @@ _KEYS: Final = frozenset(
 )
 
 
+_MOVE: Final = "device_put"
+
+
 class JaxReplayer(Replayer):
     """Runs `lax::` operators, which are single equations, and `jnp::` functions of several equations, on the CPU."""
 
@@ -39,29 +44,38 @@ class JaxReplayer(Replayer):
     def run(
         self, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], *, dtype: str = "float64"
     ) -> Replayed:
-        missing = inputs.keys() - values.keys() - {slot for slot, record in inputs.items() if 0 in record.shape}
-        if missing:
-            raise CannotReplayError(f"the dump does not have the values of input {min(missing)} of {op.op_name}")
-        types = {slot: _type_in(record.dtype, dtype) for slot, record in inputs.items()}
-        given = {
-            slot: np.asarray(values.get(slot, np.zeros(record.shape))).astype(types[slot]).reshape(record.shape)
-            for slot, record in inputs.items()
-        }
-        runner = _Runner(dtype)
-        try:
-            with np.errstate(all="ignore"):
-                found = runner.called(op, given)
-        except CannotReplayError:
-            raise
-        except Exception as error:
-            text = (str(error).splitlines() or [""])[0]
-            raise CannotReplayError(
-                f"JAX {jax.__version__} does not run {op.kernel} on these inputs on the CPU: {type(error).__name__}: {text}"
-            ) from error
+        found = _Runner(dtype).run(op, _given(op, inputs, values, dtype))
         return Replayed(dict(enumerate(map(_plain, found))), dtype)
+
+    def script(
+        self,
+        op: OpRecord,
+        inputs: Mapping[int, TensorRecord],
+        values: Mapping[int, Array],
+        outputs: Mapping[int, TensorRecord],
+        title: str,
+    ) -> Script:
+        given = _given(op, inputs, values, AS_RECORDED)
+        runner = _Runner(AS_RECORDED)
+        runner.run(op, given)
+        return _script_of(op, runner.operands(op, given), runner.calls, outputs, title)
 
 
 REPLAYER: Final = JaxReplayer()
+
+
+def _given(
+    op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], dtype: str
+) -> dict[int, Array]:
+    """The inputs by slot; floats have the type `dtype`."""
+    missing = inputs.keys() - values.keys() - {slot for slot, record in inputs.items() if 0 in record.shape}
+    if missing:
+        raise CannotReplayError(f"the dump does not have the values of input {min(missing)} of {op.op_name}")
+    types = {slot: _type_in(record.dtype, dtype) for slot, record in inputs.items()}
+    return {
+        slot: np.asarray(values.get(slot, np.zeros(record.shape))).astype(types[slot]).reshape(record.shape)
+        for slot, record in inputs.items()
+    }
 
 
 def _type_in(name: str, floating: str) -> Any:
@@ -77,7 +91,11 @@ def _type_in(name: str, floating: str) -> Any:
 def _plain(value: Any) -> Array:
     """The elements as a numpy array; floats that numpy lacks become float32."""
     found = np.asarray(value)
-    return found if found.dtype.isbuiltin else found.astype(np.float32 if _NARROW.match(found.dtype.name) else np.int32)
+    return (
+        found
+        if found.dtype.isbuiltin == 1
+        else found.astype(np.float32 if _NARROW.match(found.dtype.name) else np.int32)
+    )
 
 
 class _Runner:
@@ -85,36 +103,49 @@ class _Runner:
 
     def __init__(self, floating: str) -> None:
         self._floating = floating
+        self.calls: list[tuple[str, Parameters]] = []
+        """The primitives that were run, with all their parameters."""
 
-    def called(self, op: OpRecord, given: Mapping[int, Array]) -> Sequence[Any]:
-        namespace, _, name = op.kernel.partition("::")
+    def run(self, op: OpRecord, given: Mapping[int, Array]) -> Sequence[Any]:
+        """The results of an operator. Raises CannotReplayError with the reason if it cannot be run."""
+        try:
+            with np.errstate(all="ignore"):
+                operands = self.operands(op, given)
+                if _is_function(op):
+                    return self._body(op.arguments["body"], operands)
+                return self.equation(op.kernel.partition("::")[2], [*operands.values()], _parameters_of(op))
+        except CannotReplayError:
+            raise
+        except Exception as error:
+            text = (str(error).splitlines() or [""])[0]
+            raise CannotReplayError(
+                f"JAX {jax.__version__} does not run {op.kernel} on these inputs on the CPU: {type(error).__name__}: {text}"
+            ) from error
+
+    def operands(self, op: OpRecord, given: Mapping[int, Array]) -> dict[int, Array]:
+        """The inputs, and the numbers of the program that the operator reads, in order."""
+        name = op.kernel.partition("::")[2]
         literals = {
             int(found[1]): value
             for each, value in op.arguments.items()
             if (found := _LITERAL.fullmatch(each)) is not None
         }
-        if namespace == "jnp":
+        if _is_function(op):
             body = op.arguments.get("body")
             if body is None:
                 raise CannotReplayError(f"the dump does not have the equations of {op.kernel}")
-            return self._body(body, given, literals)
-        parameters = {
-            each: value
-            for each, value in op.arguments.items()
-            if each not in RUN_FACTS and _LITERAL.fullmatch(each) is None
-        }
+            types = [_type_in(each, self._floating) for each in body["types"]]
+            return {**given, **{slot: self._literal(value, types[slot]) for slot, value in literals.items()}}
         count = 1 + max([-1, *given, *literals])
         if given.keys() | literals.keys() != set(range(count)):
             raise CannotReplayError(f"the dump does not have all operands of {op.op_name}")
         # A literal has the type of the other operands, of which the first of `select_n` chooses.
         kinds = [value.dtype for slot, value in sorted(given.items()) if slot or name != "select_n"]
-        operands = [
-            given[slot]
-            if slot in given
-            else self._literal(literals[slot], _kind_of(name, slot, kinds[0] if kinds else None))
+        like = kinds[0] if kinds else None
+        return {
+            slot: given[slot] if slot in given else self._literal(literals[slot], _kind_of(name, slot, like))
             for slot in range(count)
-        ]
-        return self.equation(name, operands, parameters)
+        }
 
     def _literal(self, value: Any, kind: Any) -> Array:
         """A number of the program as an array; without a `kind`, of the type in which JAX takes it."""
@@ -123,10 +154,8 @@ class _Runner:
             kind = bool if isinstance(value, bool) else np.int32 if isinstance(value, int) else floating
         return _elements(value).astype(kind)
 
-    def _body(self, body: Mapping[str, Any], given: Mapping[int, Array], literals: Mapping[int, Any]) -> Sequence[Any]:
-        types = [_type_in(name, self._floating) for name in body["types"]]
-        known: dict[int, Any] = {slot: self._literal(value, types[slot]) for slot, value in literals.items()}
-        known.update(given)
+    def _body(self, body: Mapping[str, Any], operands: Mapping[int, Array]) -> Sequence[Any]:
+        known: dict[int, Any] = dict(operands)
 
         def read(atom: Any) -> Any:
             if isinstance(atom, int):
@@ -151,7 +180,9 @@ class _Runner:
                 raise CannotReplayError(f"{name} of floats has no form in another type")
             decoded["new_dtype"] = np.dtype(_type_in(str(parameters["new_dtype"]), AS_RECORDED))
         with _wide():
-            return _bound(name, operands, decoded)
+            found = _bound(name, operands, decoded)
+        self.calls.append((name, decoded))
+        return found
 
     def _narrowed(self, found: Array) -> Array:
         """A result of numpy, which computes some functions of float32 in float64."""
@@ -170,6 +201,19 @@ class _Runner:
             if name in _OF_TYPES and value is not None
         }
         return {**parameters, **types}
+
+
+def _is_function(op: OpRecord) -> bool:
+    """Whether the operator is a function of several equations."""
+    return op.kernel.startswith("jnp::")
+
+
+def _parameters_of(op: OpRecord) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in op.arguments.items()
+        if name not in RUN_FACTS and _LITERAL.fullmatch(name) is None
+    }
 
 
 def _elements(value: Any) -> Array:
@@ -226,7 +270,9 @@ def _evaluated(node: ast.expr) -> Any:
 
 
 def _bound(name: str, operands: Sequence[Any], parameters: dict[str, Any]) -> Sequence[Any]:
-    """The results of a primitive of JAX."""
+    """The results of a primitive of JAX. Adds parameters that the dump does not have."""
+    if name == _MOVE:
+        return operands
     if name in _KEYS:
         return [_of_keys(name, operands, parameters)]
     if name.startswith("scatter"):
@@ -244,7 +290,7 @@ def _bound(name: str, operands: Sequence[Any], parameters: dict[str, Any]) -> Se
 
 
 def _completed(primitive: Any, arrays: Sequence[Any], parameters: dict[str, Any]) -> Any:
-    """The result of a primitive. Parameters that it misses were None, and are None again."""
+    """The result of a primitive. Parameters that it misses were None, and become None again."""
     try:
         return primitive.bind(*arrays, **parameters)
     except (TypeError, KeyError) as error:
@@ -252,29 +298,32 @@ def _completed(primitive: Any, arrays: Sequence[Any], parameters: dict[str, Any]
         missing = dict.fromkeys(each for each in _MISSING.findall(text) if each not in parameters)
         if not missing:
             raise
-        return _completed(primitive, arrays, parameters | missing)
+        parameters.update(missing)
+        return _completed(primitive, arrays, parameters)
 
 
 def _primitive(name: str) -> Any:
-    stem = name.replace("-", "_")
-    if stem == "add_any":
-        return lax.add_p
+    module, attribute = _place_of(name)
+    return getattr(module, attribute)
+
+
+def _place_of(name: str) -> tuple[Any, str]:
+    """The module and the attribute of a primitive."""
+    stem = "add" if name == "add_any" else name.replace("-", "_")
     for module in (lax, lax.linalg):
-        found = getattr(module, f"{stem}_p", None)
-        if found is not None:
-            return found
+        if hasattr(module, f"{stem}_p"):
+            return module, f"{stem}_p"
     raise CannotReplayError(f"JAX {jax.__version__} has no primitive {name} in jax.lax")
 
 
 def _scattered(name: str, operands: Sequence[Any], parameters: Parameters) -> Any:
     """A scatter through its public function, because dumps do not have the function that joins two updates."""
-    run = getattr(lax, name.replace("-", "_"))
-    wanted = {
-        each: parameters[each]
-        for each in ("indices_are_sorted", "unique_indices", "mode")
-        if parameters.get(each) is not None
-    }
-    return run(*operands, parameters["dimension_numbers"], **wanted)
+    return getattr(lax, name.replace("-", "_"))(*operands, **_of_scatter(parameters))
+
+
+def _of_scatter(parameters: Parameters) -> dict[str, Any]:
+    names = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
+    return {name: parameters[name] for name in names if parameters.get(name) is not None}
 
 
 def _of_keys(name: str, operands: Sequence[Any], parameters: Parameters) -> Any:
@@ -293,6 +342,109 @@ def _of_keys(name: str, operands: Sequence[Any], parameters: Parameters) -> Any:
         jax.random.split(keys, parameters["shape"]) if name == "random_split" else jax.random.fold_in(keys, operands[1])
     )
     return jax.random.key_data(made)
+
+
+# Writes a program that runs one recorded operator again with only JAX and numpy.
+
+_SCRIPT: Final = '''\
+"""{title}"""
+import jax
+import numpy as np
+from jax import lax, numpy as jnp
+
+jax.config.update("jax_enable_x64", True)
+with np.load(__file__.removesuffix(".py") + ".npz") as file:
+    data = dict(file)
+
+
+def run(floating):
+    """The outputs, with all floats in the type `floating`; None keeps the recorded types."""
+    def wanted(name):
+        dtype = jnp.dtype(name)
+        return jnp.dtype(floating) if floating is not None and jnp.issubdtype(dtype, jnp.floating) else dtype
+
+    x = {{slot: jnp.asarray(data[f"input_{{slot}}"]).astype(wanted(name)) for slot, name in {types}.items()}}
+    {lines}
+    return [{results}]
+
+'''
+
+
+def _script_of(
+    op: OpRecord,
+    operands: Mapping[int, Array],
+    calls: Sequence[tuple[str, Parameters]],
+    outputs: Mapping[int, TensorRecord],
+    title: str,
+) -> Script:
+    count = 1 + max(outputs, default=0)
+    if _is_function(op):
+        body = op.arguments["body"]
+        reads, writes = ([each[place] for each in body["equations"]] for place in (2, 3))
+        results = body["results"]
+    else:
+        reads, results = [[*operands]], [len(operands) + place for place in range(count)]
+        writes = [results]
+    lines = [
+        f"{', '.join(map(_operand, written))}{',' if _returns_list(name) else ''} = {_written_call(name, read, parameters)}"
+        for (name, parameters), read, written in zip(calls, reads, writes, strict=True)
+    ]
+    text = _SCRIPT.format(
+        title=title,
+        types={slot: value.dtype.name for slot, value in operands.items()},
+        lines="\n    ".join(lines),
+        results=", ".join(map(_operand, results)),
+    )
+    recorded = {f"output_{slot}": record.numpy() for slot, record in outputs.items()}
+    return Script(
+        text + distances_of(outputs), {f"input_{slot}": _plain(value) for slot, value in operands.items()} | recorded
+    )
+
+
+def _returns_list(name: str) -> bool:
+    return name == _MOVE or (
+        not name.startswith("scatter") and name not in _KEYS and bool(_primitive(name).multiple_results)
+    )
+
+
+def _operand(atom: Any) -> str:
+    """What an equation reads or writes, as text of Python."""
+    if isinstance(atom, int):
+        return f"x[{atom}]"
+    return f"jnp.full({tuple(atom['shape'])}, {_text(_decoded(atom['value']))}, wanted({atom['dtype']!r}))"
+
+
+def _written_call(name: str, reads: Sequence[Any], parameters: Parameters) -> str:
+    if name == _MOVE:
+        return f"[{', '.join(map(_operand, reads))}]"
+    if name in _KEYS:
+        raise CannotReplayError(f"cannot write a program that runs {name}: it computes random keys")
+    if name.startswith("scatter"):
+        function, given = f"lax.{name.replace('-', '_')}", _of_scatter(parameters)
+    else:
+        module, attribute = _place_of(name)
+        function, given = f"{'lax' if module is lax else 'lax.linalg'}.{attribute}.bind", dict(parameters)
+    texts = {key: _text(each) for key, each in given.items()}
+    if name == "bitcast_convert_type":  # the bits of a wider type are others
+        texts["new_dtype"] = f"jnp.dtype({given['new_dtype'].name!r})"
+    return f"{function}({', '.join([*map(_operand, reads), *(f'{key}={text}' for key, text in texts.items())])})"
+
+
+def _text(value: Any) -> str:
+    """A parameter as text of Python."""
+    if isinstance(value, np.dtype):
+        return f"wanted({value.name!r})"
+    if isinstance(value, Enum):
+        return f"lax.{type(value).__name__}.{value.name}"
+    if hasattr(value, "_asdict"):
+        return (
+            f"lax.{type(value).__name__}({', '.join(f'{key}={_text(each)}' for key, each in value._asdict().items())})"
+        )
+    if isinstance(value, tuple | list):
+        return f"({''.join(f'{_text(each)}, ' for each in value)})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    return repr(value)
 
 
 # numpy's functions for the operators that programs use most. A function returns NotImplemented where JAX has to run the operator.

@@ -10,6 +10,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from mindspore.ops import operations
 from mindspore.ops.auto_generate import gen_ops_prim
 from mindspore.ops.operations import _grad_ops
 
-from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script, distances_of
 from opdump.errors import CannotReplayError
 from opdump.graph import CONSTANT_PREFIX, PYNATIVE
 from opdump.records import OpRecord, TensorRecord, graph_shapes
@@ -198,7 +199,7 @@ class MindsporeReplayer(Replayer):
         if missing:
             raise CannotReplayError(f"the dump does not have the values of {missing[0].name}")
         try:
-            return Replayed(_by_primitive(op, inputs, values, None if dtype == AS_RECORDED else dtype), dtype)
+            return Replayed(_call_of(op, inputs, values, None if dtype == AS_RECORDED else dtype).run(), dtype)
         except _REFUSALS as error:
             if dtype == "float64":  # some kernels take only narrower types
                 return self.run(op, inputs, values, dtype="float32")
@@ -206,6 +207,28 @@ class MindsporeReplayer(Replayer):
             raise CannotReplayError(
                 f"MindSpore {ms.__version__} does not run {op.kernel} on these inputs on the CPU: {reason}"
             ) from error
+
+    def script(
+        self,
+        op: OpRecord,
+        inputs: Mapping[int, TensorRecord],
+        values: Mapping[int, Array],
+        outputs: Mapping[int, TensorRecord],
+        title: str,
+    ) -> Script:
+        found = self.run(op, inputs, values, dtype=AS_RECORDED).outputs
+        if "part" in op.arguments or not _OF_A_PART.isdisjoint(op.arguments) or op.op_type in _WITHOUT_KERNEL:
+            raise CannotReplayError(
+                f"cannot write a program that runs {op.kernel}: MindSpore has no primitive that runs with the recorded inputs"
+            )
+        values = _as_read(op, values)
+        # numpy computes what MindSpore's kernels do not compute in float64.
+        exact = "float32" if op.op_type in _BY_NUMPY else self.run(op, inputs, values, dtype="float64").dtype
+        # The dump may have an output in the shape of its memory.
+        recorded = {slot: record.numpy().reshape(found[slot].shape) for slot, record in outputs.items()}
+        text, given = _written(_call_of(op, inputs, values, None), title)
+        arrays = given | {f"output_{slot}": value for slot, value in recorded.items()}
+        return Script(text + distances_of(outputs, exact), arrays)
 
 
 def _run_by_numpy(
@@ -330,34 +353,53 @@ def _decoded(value: Any) -> Any:
     return tuple(_decoded(each) for each in value) if isinstance(value, list) else value
 
 
-def _by_primitive(
+@dataclass(frozen=True, slots=True)
+class _PrimitiveCall:
+    """A primitive and the arguments of its call. `kind` is its class; None for a primitive that has only a name and attributes."""
+
+    kind: Any
+    name: str
+    options: Mapping[str, Any]
+    """Arguments of the constructor."""
+    attributes: Mapping[str, Any]
+    arguments: Sequence[Any]
+
+    def run(self) -> dict[int, Array]:
+        primitive = ms.ops.Primitive(self.name) if self.kind is None else self.kind(**self.options)
+        for name, value in self.attributes.items():
+            primitive.add_prim_attr(name, value)
+        return {slot: _array(each) for slot, each in enumerate(_flat(primitive(*self.arguments)))}
+
+
+def _call_of(
     op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], floating: str | None
-) -> dict[int, Array]:
+) -> _PrimitiveCall:
     given, known = _Given(op, inputs, values), _parameters(op.op_type)
-    if known is None:
-        primitive, args = _from_attributes(op, given, floating)
-    else:
-        primitive, args = _from_definition(op, given, known, floating)
-    return {slot: _array(each) for slot, each in enumerate(_flat(primitive(*args)))}
+    return _from_attributes(op, given, floating) if known is None else _from_definition(op, given, known, floating)
 
 
 def _from_definition(
     op: OpRecord, given: _Given, known: tuple[tuple[str, ...], tuple[str, ...]], floating: str | None
-) -> tuple[Any, list[Any]]:
+) -> _PrimitiveCall:
     """A primitive made as its class defines, and the arguments of the call."""
     call, made = known
     args, options = (
         [_argument(op, given, place, floating, is_plain=place >= len(call)) for place in places]
         for places in (range(len(call)), range(len(call), len(call) + len(made)))
     )
-    named = zip(made, options, strict=True)
-    primitive = _class_of(op.op_type)(**{name: value for name, value in named if value is not _LEFT_OUT})
-    for name, value in op.arguments.items():
-        if name not in given.names and name not in _NO_ATTRIBUTES and _is_attribute(name, value):
-            primitive.add_prim_attr(name, _decoded(value))
     while args and args[-1] is _LEFT_OUT:
         args.pop()
-    return primitive, [None if each is _LEFT_OUT else each for each in args]
+    return _PrimitiveCall(
+        _class_of(op.op_type),
+        op.op_type,
+        {name: value for name, value in zip(made, options, strict=True) if value is not _LEFT_OUT},
+        {
+            name: _decoded(value)
+            for name, value in op.arguments.items()
+            if name not in given.names and name not in _NO_ATTRIBUTES and _is_attribute(name, value)
+        },
+        [None if each is _LEFT_OUT else each for each in args],
+    )
 
 
 _LEFT_OUT: Final = object()
@@ -406,14 +448,15 @@ def _type_of(value: Any, floating: str | None) -> Any:
     return getattr(ms, {"bool": "bool_"}.get(name, name), value)
 
 
-def _from_attributes(op: OpRecord, given: _Given, floating: str | None) -> tuple[Any, list[Any]]:
+def _from_attributes(op: OpRecord, given: _Given, floating: str | None) -> _PrimitiveCall:
     """A primitive with all recorded attributes, and its inputs."""
     if _class_of(op.op_type) is None:
         raise AttributeError(f"it has no primitive {op.op_type}")
-    primitive = ms.ops.Primitive(op.op_type)
-    for name, value in op.arguments.items():
-        if name not in ("graph_shapes", "seen") and _is_attribute(name, value):
-            primitive.add_prim_attr(name, list(value) if name in ("input_names", "output_names") else _decoded(value))
+    attributes = {
+        name: list(value) if name in ("input_names", "output_names") else _decoded(value)
+        for name, value in op.arguments.items()
+        if name not in ("graph_shapes", "seen") and _is_attribute(name, value)
+    }
     args: list[Any] = []
     for place in range(max(given.by_place, default=-1) + 1):
         value = given.by_place.get(place)
@@ -425,7 +468,7 @@ def _from_attributes(op: OpRecord, given: _Given, floating: str | None) -> tuple
                 args[-1] = _as_tensor(given, floating, args[-1])
             elif isinstance(value, str) and value in _WORDS["data_format"]:
                 args[-1] = _WORDS["data_format"].index(value)
-    return primitive, args
+    return _PrimitiveCall(None, op.op_type, {}, attributes, args)
 
 
 def _as_tensor(given: _Given, floating: str | None, value: Any) -> Any:
@@ -449,6 +492,70 @@ def _array(result: Any) -> Array:
         return np.asarray(result)
     found: Array = (result.astype(ms.float32) if result.dtype == ms.bfloat16 else result).asnumpy()
     return found
+
+
+# Writes a program that runs one recorded operator again with only MindSpore and numpy.
+
+_SCRIPT: Final = '''\
+"""{title}"""
+import mindspore as ms
+import numpy as np
+{imports}
+with np.load(__file__.removesuffix(".py") + ".npz") as file:
+    data = dict(file)
+
+
+def run(floating):
+    """The outputs, with all floats in the type `floating`; None keeps the recorded types."""
+    def wanted(name):
+        return getattr(ms, name if floating is None or "float" not in name else floating)
+
+    x = [ms.Tensor(data[f"input_{{number}}"]).astype(wanted(name)) for number, name in enumerate({types})]
+    primitive = {primitive}
+    for name, value in {attributes}.items():
+        primitive.add_prim_attr(name, value)
+    found = primitive({arguments})
+    return [each.float().asnumpy() if each.dtype == ms.bfloat16 else each.asnumpy() for each in (found if isinstance(found, tuple) else [found])]
+
+'''
+
+
+def _written(call: _PrimitiveCall, title: str) -> tuple[str, dict[str, Array]]:
+    """The text of a program up to its function `run`, and the inputs that it reads."""
+    tensors: list[ms.Tensor] = []
+    arguments = ", ".join(_text(each, tensors) for each in call.arguments)
+    options = ", ".join(f"{name}={_text(value, tensors)}" for name, value in call.options.items())
+    module = "" if call.kind is None else call.kind.__module__
+    text = _SCRIPT.format(
+        title=title,
+        imports=f"import {module}\n" if module else "",
+        types=[_name_of(each.dtype) for each in tensors],
+        primitive=f"{module}.{call.kind.__name__}({options})" if module else f"ms.ops.Primitive({call.name!r})",
+        attributes=f"{{{', '.join(f'{name!r}: {_text(value, tensors)}' for name, value in call.attributes.items())}}}",
+        arguments=arguments,
+    )
+    return text, {f"input_{number}": _array(each) for number, each in enumerate(tensors)}
+
+
+def _text(value: Any, tensors: list[ms.Tensor]) -> str:
+    """An argument as text of Python. Tensors are added to `tensors`."""
+    if isinstance(value, ms.Tensor):
+        tensors.append(value)
+        return f"x[{len(tensors) - 1}]"
+    if isinstance(value, tuple | list):
+        written = "".join(f"{_text(each, tensors)}, " for each in value)
+        return f"[{written}]" if isinstance(value, list) else f"({written})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    name = _name_of(value)
+    return repr(value) if name is None else f"wanted({name!r})"
+
+
+def _name_of(dtype: Any) -> str | None:
+    """The name of an element type in MindSpore; None for other values."""
+    found = str(dtype).lower()
+    name = {"bool": "bool_"}.get(found, found)
+    return name if not isinstance(dtype, str) and getattr(ms, name, _LEFT_OUT) is dtype else None
 
 
 # Operators without a kernel for float64, or with one that computes parts in float32, in numpy.
@@ -483,8 +590,7 @@ def _softmax(given: _Given) -> dict[int, Array]:
 
 
 def _log_softmax(given: _Given) -> dict[int, Array]:
-    axis = given.get("axis", -1)
-    axes = tuple(map(int, axis)) if isinstance(axis, tuple) else int(axis)
+    axes = tuple(map(int, np.atleast_1d(given.get("axis", -1))))
     below = given.at(0) - given.at(0).max(axes, keepdims=True)
     return {0: below - np.log(np.exp(below).sum(axes, keepdims=True))}
 

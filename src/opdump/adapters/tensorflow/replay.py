@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute
 from tensorflow.python.framework import op_def_registry
 
-from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script, distances_of
 from opdump.adapters.tensorflow.graphs.operator_kinds import writes_variable
 from opdump.errors import CannotReplayError
 from opdump.records import OpRecord, TensorRecord
@@ -64,7 +65,9 @@ class TensorFlowReplayer(Replayer):
         title: str,
     ) -> Script:
         self.run(op, inputs, values, dtype=AS_RECORDED)
-        return _script_of(op, inputs, values, outputs, title)
+        exact = self.run(op, inputs, values, dtype="float64").dtype
+        script = _script_of(op, inputs, values, outputs, title)
+        return replace(script, text=script.text + distances_of(outputs, exact))
 
 
 REPLAYER: Final = TensorFlowReplayer()
@@ -189,19 +192,13 @@ def run(floating):
     """The outputs, with all floats in the type `floating`; None keeps the recorded types."""
     def wanted(name):
         dtype = tf.dtypes.as_dtype(name)
-        return floating if floating is not None and dtype.is_floating else dtype
+        return tf.dtypes.as_dtype(floating) if floating is not None and dtype.is_floating else dtype
 
     inputs = [tf.cast(tf.constant(data[f"input_{{slot}}"]), wanted(name)) for slot, name in enumerate({types})]
     attributes = {attributes}
     return execute.quick_execute({op_type!r}, {count}, inputs, attributes, context.context())
 
 
-now, exact = run(None), run(tf.float64)
-for slot in range({count}):
-    for when, given in (("recorded", data.get(f"output_{{slot}}", now[slot])), ("now", now[slot])):
-        one, other = np.asarray(given).astype("float64"), np.asarray(exact[slot]).astype("float64")
-        apart = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other)).max(initial=0)
-        print(f"output {{slot}} {{when}}, {{now[slot].dtype.name}}: {{apart:.6g}} from float64, its largest element is {{np.abs(other).max(initial=0):.6g}}")
 '''
 
 
