@@ -176,6 +176,11 @@ def file_of_function(source: str | None) -> str:
 # Finds the operator that made an array, for operators that run one by one. The program passes on the array object that JAX returned.
 
 
+def _held_by(value: Any) -> Any:
+    """The array itself, or the one that a random key holds: `jax.random.key` wraps an operator's result, and no operator runs for it."""
+    return getattr(value, "_base_array", value)
+
+
 class Makers:
     """The makers of one step. In the next step the same names belong to other operators."""
 
@@ -187,7 +192,7 @@ class Makers:
     def made(self, op_name: str, results: Sequence[Any], step: int) -> None:
         """Note that an operator returned these arrays."""
         self._begin(step)
-        for slot, result in enumerate(results):
+        for slot, result in enumerate(map(_held_by, results)):
             identity = id(result)
             # An array that is only passed on keeps its first maker.
             if self.source_of(result, step) == "":
@@ -196,6 +201,7 @@ class Makers:
     def source_of(self, value: Any, step: int) -> str:
         """The source of an argument; empty if no operator of the step made it."""
         self._begin(step)
+        value = _held_by(value)
         known = self._known.get(id(value))
         return known[1] if known is not None and known[0]() is value else ""
 
