@@ -24,9 +24,15 @@ LEVELS = ("basic", "extended", "all")
 
 
 def network(
-    *, scale: bool = True, mask: int = 1, epsilon: float = 1e-5, residual: bool = True, clip: float = 0.0
+    *,
+    scale: bool = True,
+    mask: int = 1,
+    epsilon: float = 1e-5,
+    residual: bool = True,
+    clip: float = 0.0,
+    is_narrow: bool = False,
 ) -> onnx.ModelProto:
-    """A layer norm, masked attention with a residual, and an optional clip."""
+    """A layer norm, masked attention with a residual, and an optional clip. `is_narrow`: the scores go through float16."""
     make = helper.make_node
     nodes = [
         make("LayerNormalization", ["x", "g", "b"], ["n"], name="/norm/LayerNormalization", epsilon=epsilon),
@@ -36,13 +42,17 @@ def network(
         make("Transpose", ["k"], ["kt"], name="/Transpose", perm=[0, 2, 1]),
         make("MatMul", ["q", "kt"], ["s"], name="/scores/MatMul"),
         make("Div", ["s", "root" if scale else "one"], ["d"], name="/Div"),
-        make("Where", ["mask", "fill", "d"], ["m"], name="/Where"),
+        make("Cast", ["d"], ["h"], name="/narrow/Cast", to=onnx.TensorProto.FLOAT16),
+        make("Cast", ["h"], ["w"], name="/wide/Cast", to=FLOAT),
+        make("Where", ["mask", "fill", "w" if is_narrow else "d"], ["m"], name="/Where"),
         make("Softmax", ["m"], ["p"], name="/Softmax", axis=-1),
         make("MatMul", ["p", "v"], ["o"], name="/out/MatMul"),
         make("Add", ["o", "x" if residual else "nothing"], ["r"], name="/Add"),
         make("Clip", ["r", "low", "high"], ["c"], name="/Clip"),
         make("Relu", ["c"], ["y"], name="/Relu"),
     ]
+    if not is_narrow:
+        nodes = [node for node in nodes if node.op_type != "Cast"]
     weights: dict[str, Any] = {
         "g": 1 + numbers(8) / 4, "b": numbers(8, seed=1), "fill": np.array(-1e9, np.float32), "root": np.array(2.0, np.float32),
         "one": np.array(1.0, np.float32), "nothing": np.array(0, np.float32), "mask": np.triu(np.ones((5, 5), bool), mask),
@@ -79,6 +89,45 @@ def layer_norm(*, epsilon: float, fused: bool) -> onnx.ModelProto:
     return model_of(nodes, {"x": (FLOAT, [2, 5, 8])}, {"y": (FLOAT, None)}, weights, opset=17)
 
 
+def written_by_other_code(*, mask: int = 1, half: float = 0.5) -> onnx.ModelProto:
+    """The same as `network`, with other operators, names and order."""
+    make = helper.make_node
+    nodes = [
+        make("ReduceMean", ["x"], ["m"], "mean", axes=[-1]),
+        make("Sub", ["x", "m"], ["c"], "centre"),
+        make("Mul", ["c", "c"], ["cc"], "square"),
+        make("ReduceMean", ["cc"], ["v"], "variance", axes=[-1]),
+        make("Add", ["e", "v"], ["ve"], "above"),
+        make("Pow", ["ve", "minus"], ["i"], "inverse"),
+        make("Mul", ["c", "i"], ["cn"], "normed"),
+        make("Mul", ["g", "cn"], ["gn"], "gained"),
+        make("Add", ["b", "gn"], ["n"], "shifted"),
+        *(make("MatMul", ["n", f"w{part}"], [f"p{part}"], f"part {part}") for part in "vkq"),
+        make("Mul", ["pq", "half"], ["q"], "scaled"),
+        make("Einsum", ["q", "pk"], ["s"], "scores", equation="bqd,bkd->bqk"),
+        make("Add", ["s", "hidden"], ["h"], "seen"),
+        make("Softmax", ["h"], ["p"], "shares", axis=-1),
+        make("Einsum", ["p", "pv"], ["o"], "mixed", equation="bqk,bkd->bqd"),
+        make("Sum", ["x", "o"], ["r"], "sum"),
+        make("Max", ["r", "zero"], ["y"], "positive"),
+    ]
+    weights: dict[str, Any] = {
+        "g": 1 + numbers(8) / 4, "b": numbers(8, seed=1), "e": np.array(1e-5, np.float32), "minus": np.array(-0.5, np.float32),
+        "half": np.array(half, np.float32), "zero": np.array(0, np.float32), "hidden": np.triu(np.full((5, 5), -1e9, np.float32), mask),
+        **{f"w{name}": numbers(8, 8, seed=2 + place) for place, name in enumerate("qkv")},
+    }  # fmt: skip
+    return model_of(nodes, {"x": (FLOAT, [2, 5, 8])}, {"y": (FLOAT, None)}, weights, opset=17)
+
+
+@pytest.mark.parametrize(("changed", "name"), [({}, ""), ({"mask": 2}, "/Where"), ({"half": 1.0}, "/Div")])
+def test_a_model_that_other_code_built_is_compared_by_its_values(
+    tmp_path: Path, changed: dict[str, Any], name: str
+) -> None:
+    found = compared(tmp_path, network(), written_by_other_code(**changed), FEEDS)
+    assert [each.a.op_name for each in found.introduced[:1] if each.a] == ([name] if changed else [])
+    assert found.verdict == ("divergent" if changed else "benign")
+
+
 @pytest.mark.parametrize(("epsilon", "verdict"), [(1e-5, "benign"), (1e-1, "divergent")])
 def test_a_whole_model_in_one_operator_is_compared_by_its_result(tmp_path: Path, epsilon: float, verdict: str) -> None:
     written, fused = layer_norm(epsilon=1e-5, fused=False), layer_norm(epsilon=epsilon, fused=True)
@@ -94,6 +143,17 @@ def test_a_fault_is_never_benign(tmp_path: Path, fault: str, level: str, saved: 
     levels = ("disable", level)
     found = compared(tmp_path, network(), network(**FAULTS[fault]), FEEDS, levels=levels, saved_data=saved)
     assert found.verdict == "divergent"
+
+
+@pytest.mark.parametrize("levels", [("disable", "all"), ("all", "disable")])
+@pytest.mark.parametrize("narrow", ["a", "b"])
+def test_a_value_that_one_program_rounds_to_a_narrow_type_is_named(
+    tmp_path: Path, narrow: str, levels: tuple[str, str]
+) -> None:
+    before, after = network(is_narrow=narrow == "a"), network(is_narrow=narrow == "b")
+    found = compared(tmp_path, before, after, FEEDS, levels=levels)
+    assert found.verdict == "divergent"
+    assert "Cast" in {side.op_type for side in (found.introduced[0].a, found.introduced[0].b) if side}
 
 
 @pytest.mark.parametrize("saved", ["full", "statistic"])

@@ -100,6 +100,15 @@ def of_different_frameworks(a: Trace, b: Trace, frameworks: tuple[Collection[str
     return bool(ours and theirs) and len(ours & theirs) * 4 < min(len(ours), len(theirs))
 
 
+def are_graphs_of_other_code(a: Trace, b: Trace, alignment: Alignment) -> bool:
+    """Whether both runs are of ONNX models in which less than half of the operators correspond: other code built them. Such a graph has no lines,
+    scopes and phases that would lead to the counterparts of the others, but their values do.
+    """
+    names = (node.op.kernel.partition("::")[0] for node in (*a.nodes, *b.nodes))
+    are_of_onnx = all(name.startswith(("ai.onnx", "com.microsoft")) for name in names)
+    return are_of_onnx and alignment.matched * 2 < min(len(a.nodes), len(b.nodes))
+
+
 def _optimised(trace: Trace) -> set[tuple[str, str]]:
     """The operators that an optimiser put in place of others, with the names of these."""
     return {

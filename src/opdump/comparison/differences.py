@@ -468,6 +468,21 @@ def find_layout(one: Array, other: Array, *, within: float) -> tuple[TensorLayou
     return best
 
 
+_CLEARLY_NEARER: Final = 0.5
+"""Tensors of one shape have the same layout unless another one brings them nearer by this factor."""
+
+
+def likely_layout(one: Array, other: Array) -> tuple[TensorLayout, float] | None:
+    """Return the layout in which B's elements are nearest to A's, and the relative difference, however large; None if no layout fits."""
+    best = find_layout(one, other, within=math.inf)
+    if best is not None and one.shape == other.shape:
+        # Among very different values, the nearest of many layouts is chance.
+        as_it_is = difference(one, other).relative
+        if best[1] > _CLEARLY_NEARER * as_it_is:
+            return TensorLayout(one.shape, tuple(range(one.ndim)), one.shape), as_it_is
+    return best
+
+
 def _layouts(one: tuple[int, ...], other: tuple[int, ...]) -> Iterator[TensorLayout]:
     """Yield the row-major order, the permutations of B's axes, the inverse permutations of A's axes, and channels in blocks in B or in A."""
     long_a, long_b = tuple(size for size in one if size > 1), tuple(size for size in other if size > 1)

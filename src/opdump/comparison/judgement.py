@@ -20,6 +20,7 @@ from opdump.comparison.across_frameworks import (
     OTHER_STEPS,
     Outcome,
     ValueTable,
+    are_graphs_of_other_code,
     compare_across,
     of_different_frameworks,
     of_two_modes,
@@ -270,6 +271,9 @@ class _RankJudge:
     def _judge_matched(self, number: int, a: Trace, b: Trace) -> tuple[Trace, Trace]:
         """Match the operators, and judge each with what the dumps have. Return the traces of the findings."""
         alignment = align(a, b, {} if self._given is None else self._given.of(a, b), self._precedents)
+        if _has_elements(a) and _has_elements(b) and are_graphs_of_other_code(a, b, alignment):
+            self._judge_across(a, b, are_of_modes=False)
+            return a, b
         self._precedents.add(a, b, alignment)
         _add_new(self.found.notes, filter(None, [told_choices(a, b)]))
         if not (_has_elements(a) and _has_elements(b)):

@@ -26,6 +26,7 @@ from opdump.comparison.differences import (
     difference,
     find_layout,
     has_elements,
+    likely_layout,
     root_mean_square,
 )
 from opdump.comparison.nodes import Node, Place, is_of_mindspore
@@ -51,8 +52,6 @@ _SAMPLED: Final = 4096
 STANDS_FOR: Final[RunFact] = "stands_for"
 _IN_BLOCKS: Final = "com.microsoft.nchwc::"
 """Kernels of ONNX Runtime for images in blocks of channels."""
-_CLEARLY_NEARER: Final = 0.5
-"""Tensors of one shape have the same layout unless another one brings them nearer by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +165,7 @@ def _how_apart(one: TensorRecord, other: TensorRecord) -> tuple[TensorLayout | N
     if math.prod(one.shape) != math.prod(other.shape) or 0 in one.shape:
         return None
     if has_elements(one) and has_elements(other):
-        return find_layout(one.numpy(), other.numpy(), within=math.inf)
+        return likely_layout(one.numpy(), other.numpy())
     distance = apart(one, other)
     return None if distance is None else (None, distance)
 
@@ -489,12 +488,7 @@ def _layouts_of_names(one: tuple[int, ...], other: tuple[int, ...], *, in_blocks
 
 def _pair_of_kind(one: Node, other: Node) -> Pair | None:
     mine, theirs = one.outputs[0].numpy(), other.outputs[0].numpy()
-    best = find_layout(mine, theirs, within=math.inf)
-    if best is not None and mine.shape == theirs.shape:
-        # Among very different values, the nearest of many layouts is chance.
-        as_it_is = difference(mine, theirs).relative
-        if best[1] > _CLEARLY_NEARER * as_it_is:
-            best = TensorLayout(mine.shape, tuple(range(mine.ndim)), mine.shape), as_it_is
+    best = likely_layout(mine, theirs)
     return None if best is None else Pair((one.index, 0), (other.index, 0), *best, "kind")
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opdump.adapters.replay import Replayed
+from opdump.adapters.replay import AS_RECORDED, Replayed
 from opdump.comparison.accuracy import UNLIKE_FRAMEWORKS, own_errors, told_error
 from opdump.comparison.arguments import chosen_rounding
 from opdump.comparison.differences import (
@@ -25,8 +25,8 @@ from opdump.comparison.differences import (
     difference,
     digest_of,
     epsilon_of,
-    find_layout,
     has_elements,
+    likely_layout,
     same_bits,
 )
 from opdump.comparison.execution import Execution, recorded, recorded_input, recorded_values, replay
@@ -121,7 +121,10 @@ def run_on_values(
     for (node, values), (_, rough) in zip(exact.nodes(), rounded.nodes(drifted_leaf), strict=True):
         if node.index in keep:
             run.inputs[node.index] = values
-        done, again = replays.run(node, values), replays.run(node, rough, "float32")
+        # Rounding to a type that hardly any operator has is no noise, but may be the difference.
+        is_odd_cast = node.operator_class == "casts" and node.rounding > segments.most[0]
+        types = (AS_RECORDED, AS_RECORDED) if is_odd_cast else ("float64", "float32")
+        done, again = replays.run(node, values, types[0]), replays.run(node, rough, types[1])
         given = recorded_values(node.outputs)
         outputs = given if done is None else dict(done.outputs)
         rough_outputs = dict(given) if again is None else dict(again.outputs)
@@ -185,17 +188,22 @@ class _Segments:
         return {pair.b for pair in self.pairs.values()}
 
     @cached_property
-    def most(self) -> float:
-        """The coarsest rounding of B that counts: of float32, or of the type that most of B uses."""
-        return max(chosen_rounding(self.b), epsilon_of("float32"))
+    def most(self) -> tuple[float, float]:
+        """The coarsest rounding that A, and that B, chose: of float32, or of the type that most of the program uses."""
+        least = epsilon_of("float32")
+        return max(chosen_rounding(self.a), least), max(chosen_rounding(self.b), least)
 
     def epsilon(self, pair: Pair) -> float:
-        """The coarsest rounding of a pair and of the segment that leads to it, more if B approximates a function there."""
+        """The coarsest rounding of a pair and of the segment that leads to it, more if B approximates a function there. A coarser one than its program
+        chose counts only if the other program has it, too.
+        """
         of_a = max(node.rounding for node in between(self.a, pair.a[0], self.pairs))
         theirs = between(self.b, pair.b[0], self.ends)
         of_b = max(node.rounding for node in theirs)
         times = 1.0 if all(_FUNCTIONS.isdisjoint(node.concepts) for node in theirs) else _OF_FUNCTIONS
-        return times * max(epsilon_of_pair(self.a, self.b, pair), of_a, min(of_b, self.most))
+        most_a, most_b = self.most
+        chosen = max(min(of_a, max(of_b, most_a)), min(of_b, max(of_a, most_b)))
+        return times * max(epsilon_of_pair(self.a, self.b, pair), chosen)
 
 
 def _by_replay(
@@ -509,7 +517,7 @@ def _read_instead(
             seen.add(place)
             if math.prod(record.shape) != size or record.dtype != value.dtype:
                 continue
-            found = find_layout(record.numpy(), value.numpy(), within=math.inf)
+            found = likely_layout(record.numpy(), value.numpy())
             if found is not None:
                 evidence = f"{node.bare_type} of {sides[0]}, on the value in {sides[1]}, gives the result of {sides[1]}"
                 told = makers.get(place[0], node) if place[1] >= 0 else node
@@ -524,7 +532,7 @@ def _other_parameters(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple
         for other, _, leaf in leaves:
             if math.prod(leaf.shape) != mine.size or leaf.dtype != record.dtype:
                 continue
-            found = find_layout(mine, leaf.numpy(), within=math.inf)
+            found = likely_layout(mine, leaf.numpy())
             if found is None or same_bits(values := found[0].apply(leaf.numpy()), mine):
                 continue
             name = leaf_name(record) or f"input {slot}"
@@ -572,11 +580,11 @@ def _is_scaled(one: Array, other: Array) -> bool:
 
 
 def _first_to_compute(reader: Node, nodes: Sequence[Node]) -> Node:
-    """The first operator, from the reader on, that does more than move its input."""
+    """The first operator, from the reader on, that does more than move its input; one that moves by indices does."""
     reached = {reader.index}
     for node in nodes:
         if node.index in reached or any(maker in reached for maker, _ in node.makers.values()):
-            if _computes(node):
+            if _computes(node) or (node.operator_class == "moves" and not _only_moves(node)):
                 return node
             reached.add(node.index)
     return reader
