@@ -1,7 +1,7 @@
 """Faults of the mixture of experts in ONNX Runtime. In the mode "all" the runtime makes QuickGelu of a product with a sigmoid."""
 
 from benchmarks.diagnosis.programs import Edit
-from benchmarks.diagnosis.suite import Fault
+from benchmarks.diagnosis.suite import Fault, Twin
 
 MODES = ("disabled", "all")
 CLEAN = (
@@ -16,8 +16,17 @@ FAULTS = (
         "1e-6",
         "1e-2",
         "*[shifted]: Add; *[gained]: Mul; *: SimplifiedLayerNormalization",
+        Twin("1e-6", "1e-2", "*[lifted]: Add", mark="lifted"),
     ),
-    Fault("argument", "one expert", "*", "largest=1", "largest=0", "*[best]: TopK"),
+    Fault(
+        "argument",
+        "one expert",
+        "*",
+        "largest=1",
+        "largest=0",
+        "*[best]: TopK",
+        Twin("axis=1)", "axis=1, largest=0)", "*[top]: TopK", mark="best"),
+    ),
     Fault(
         "missing",
         "weights not normed",
@@ -25,6 +34,7 @@ FAULTS = (
         'op("Div"',
         'best or op("Div"',
         "*[gates]: ScatterElements; a *[weights]: Div",
+        Twin('op("Div", kept,', 'kept or op("Div", kept,', "*[mixed]: Einsum; a *[weights]: Div"),
     ),
     Fault(
         "formula",
@@ -33,6 +43,7 @@ FAULTS = (
         'op("Mul", up, sigmoid,',
         'op("Gelu", up,',
         "*[silu]: Gelu; a *[silu]: Mul|QuickGelu; a *[sigmoid]: Sigmoid; *[gated]: Mul; a *: QuickGelu",
+        Twin('op("Div", up,', 'op("Gelu", up, name="opened") or op("Div", up,', "*[opened]: Gelu"),
     ),
     Fault(
         "parameter",
@@ -41,6 +52,7 @@ FAULTS = (
         "h, side",
         "h, up",
         "*[gated]: Mul",
+        Twin("side, opened", "up, opened", "*[inner]: Mul"),
     ),
     Fault(
         "missing",
@@ -57,6 +69,12 @@ FAULTS = (
         "num_outputs=EXPERTS)",
         "num_outputs=EXPERTS)[::-1]",
         "*[weighted]: Mul; *[parts]: Split",
+        Twin(
+            "gates, outer",
+            'op("Gather", gates, constant("reversed", [3, 2, 1, 0], np.int64), name="turned", axis=1), outer',
+            "*[turned]: Gather; *[mixed]: Einsum",
+            mark="weighted",
+        ),
     ),
     Fault(
         "missing",
@@ -65,8 +83,21 @@ FAULTS = (
         'op("Add", "x", result,',
         'op("Identity", result,',
         "*[residual]: Identity; a *[residual]: Add; *[expert3/sum]: Add",
+        Twin(
+            'op("Sum", result, "tokens",',
+            'op("Identity", result,',
+            "*[result]: Identity; a *[residual]: Add; *[mixed]: Einsum",
+        ),
     ),
-    Fault("argument", "axis of the softmax", "shares", "axis=-1", "axis=0", "*[shares]: Softmax"),
+    Fault(
+        "argument",
+        "axis of the softmax",
+        "shares",
+        "axis=-1",
+        "axis=0",
+        "*[shares]: Softmax",
+        Twin("axis=1", "axis=0", "*[shares]: Softmax"),
+    ),
     Fault(
         "cast",
         "router in half precision",
@@ -74,6 +105,11 @@ FAULTS = (
         'op("MatMul", x, weight("router", WIDTH, EXPERTS, scale=1.0), name="router/logits")',
         'op("Cast", op("Cast", op("MatMul", x, weight("router", WIDTH, EXPERTS, scale=1.0), name="router/logits"), name="narrow", to=10), name="wide", to=1)',
         "*[narrow]: Cast; *[wide]: Cast",
+        Twin(
+            'op("MatMul", unit, constant("routes", routes), name="routed")',
+            'op("Cast", op("Cast", op("MatMul", unit, constant("routes", routes), name="routed"), name="narrow", to=10), name="wide", to=1)',
+            "*[narrow]: Cast; *[wide]: Cast",
+        ),
     ),
     Fault(
         "data",
@@ -82,6 +118,7 @@ FAULTS = (
         "(TOKENS, WIDTH))",
         "(TOKENS, WIDTH)); rows[2, 3] += 0.5",
         "*[square]: Mul; *[normed]: Div; *[residual]: Add; *: SimplifiedLayerNormalization",
+        Twin("(N, D))", "(N, D)); rows[2, 3] += 0.5", "*[power]: ReduceL2; *[unit]: Mul; *[result]: Sum"),
     ),
     Fault(
         "formula",

@@ -1,7 +1,7 @@
 """Faults of the transformer in ONNX Runtime. In the mode "all" the runtime fuses some operators, which a truth then names, too."""
 
 from benchmarks.diagnosis.programs import Edit
-from benchmarks.diagnosis.suite import Fault
+from benchmarks.diagnosis.suite import Fault, Twin
 
 MODES = ("disabled", "all")
 CLEAN = (
@@ -9,7 +9,20 @@ CLEAN = (
     ("sum in another order", (Edit("placed", 'op("Add", x, weight("positions", TOKENS, WIDTH)', 'op("Add", weight("positions", TOKENS, WIDTH), x'),)),
 )  # fmt: skip
 FAULTS = (
-    Fault("formula", "exact GELU", "gelu", '"tanh"', '"none"', "*[gelu]: Gelu|BiasGelu|FastGelu"),
+    Fault(
+        "formula",
+        "exact GELU",
+        "gelu",
+        '"tanh"',
+        '"none"',
+        "*[gelu]: Gelu|BiasGelu|FastGelu",
+        Twin(
+            'gelu(widened, f"act{layer}")',
+            'op("Gelu", widened, name=f"act{layer}.gelu", approximate="none")',
+            "*[act]: Gelu",
+            mark="down",
+        ),
+    ),
     Fault(
         "missing",
         "scores not scaled",
@@ -17,9 +30,30 @@ FAULTS = (
         'op("Div"',
         'scores or op("Div"',
         "*[masked]: Where; a *[scaled]: Div; *[scores]: MatMul|FusedMatMul; a *[scores]: FusedMatMul",
+        Twin(
+            'op("Mul", q, constant(f"scale{layer}", 1 / math.sqrt(D // H)), name=f"q{layer}.scaled")',
+            "q",
+            "*[scores]: Einsum; a *[scaled]: Div; a *[scores]: MatMul|FusedMatMul",
+        ),
     ),
-    Fault("slice", "mask one off", "mask", ", 0)", ", 1)", "*[masked]: Where"),
-    Fault("argument", "epsilon", "norm", "1e-5", "1e-3", "*[norm]: LayerNormalization"),
+    Fault(
+        "slice",
+        "mask one off",
+        "mask",
+        ", 0)",
+        ", 1)",
+        "*[masked]: Where",
+        Twin("-1e9), 1)", "-1e9), 2)", "*[seen]: Add"),
+    ),
+    Fault(
+        "argument",
+        "epsilon",
+        "norm",
+        "1e-5",
+        "1e-3",
+        "*[norm]: LayerNormalization; *: SkipLayerNormalization",
+        Twin("1e-5", "1e-3", "*[above]: Add; a *[norm]: LayerNormalization"),
+    ),
     Fault(
         "missing",
         "residual lost",
@@ -27,6 +61,11 @@ FAULTS = (
         '"Add", x, ',
         '"Identity", ',
         "*[residual1]: Identity; a *[residual1]: Add; *[norm2]: LayerNormalization; *: SkipLayerNormalization",
+        Twin(
+            'op("Sum", mixed, stream,',
+            'op("Identity", mixed,',
+            "*[after_attention]: Identity; a *[residual1]: Add; a *: SkipLayerNormalization; *[second]: ReduceMean|Sub",
+        ),
     ),
     Fault(
         "cast",
@@ -36,7 +75,15 @@ FAULTS = (
         'op("DequantizeLinear", op("QuantizeLinear", op("Softmax", scores, name=f"{name}/shares", axis=-1), fixed(f"{name}.unit", 1 / 255), name=f"{name}/narrow"), f"{name}.unit", name=f"{name}/wide")',
         "*[narrow]: QuantizeLinear; *[wide]: DequantizeLinear; *[shares]: QLinearSoftmax|Softmax",
     ),
-    Fault("argument", "divisor of the loss", "loss", "-16.0", "-15.0", "*[loss]: Div"),
+    Fault(
+        "argument",
+        "divisor of the loss",
+        "loss",
+        "-16.0",
+        "-15.0",
+        "*[loss]: Div",
+        Twin("1 / 16", "1 / 15", "*[loss]: Mul"),
+    ),
     Fault(
         "argument",
         "order of the axes",
@@ -45,9 +92,33 @@ FAULTS = (
         "[0, 1, 2, 3]",
         "*[joined]: Transpose; a *[joined]: Transpose; *[whole]: Reshape",
     ),
-    Fault("argument", "bound of the logits", "bounded", '"high", 4.0', '"high", 0.5', "*[bounded]: Clip"),
-    Fault("parameter", "queries for values", "mixed", "shares, v", "shares, q", "*[mixed]: MatMul|FusedMatMul"),
-    Fault("argument", "axis of the softmax", "shares", "axis=-1", "axis=-2", "*[shares]: Softmax"),
+    Fault(
+        "argument",
+        "bound of the logits",
+        "bounded",
+        '"high", 4.0',
+        '"high", 0.5',
+        "*[bounded]: Clip",
+        Twin('"ceiling", 4.0', '"ceiling", 0.5', "*[kept]: Min"),
+    ),
+    Fault(
+        "parameter",
+        "queries for values",
+        "mixed",
+        "shares, v",
+        "shares, q",
+        "*[mixed]: MatMul|FusedMatMul",
+        Twin("shares, v,", "shares, q,", "*[mixed]: Einsum"),
+    ),
+    Fault(
+        "argument",
+        "axis of the softmax",
+        "shares",
+        "axis=-1",
+        "axis=-2",
+        "*[shares]: Softmax",
+        Twin("axis=-1", "axis=-2", "*[shares]: Softmax"),
+    ),
     Fault(
         "slice",
         "positions one off",
@@ -63,6 +134,7 @@ FAULTS = (
         "window[:, 1:, None]",
         "window[:, :-1, None]",
         "*[chosen]: GatherElements",
+        Twin("text[:, 1:, None]", "text[:, :-1, None]", "*[picked]: GatherElements"),
     ),
     Fault(
         "data",
@@ -71,6 +143,11 @@ FAULTS = (
         "TOKENS + 1))",
         "TOKENS + 1)); window[0, 3] = (window[0, 3] + 1) % VOCABULARY",
         "*[embedded]: Gather; *[chosen]: GatherElements",
+        Twin(
+            "(B, T + 1))",
+            "(B, T + 1)); text[0, 3] = (text[0, 3] + 1) % V",
+            "*[words.taken]: Gather; *[picked]: GatherElements",
+        ),
     ),
     Fault(
         "missing",
@@ -79,6 +156,11 @@ FAULTS = (
         'norm(x, f"{name}/norm2")',
         "x",
         "*[up]: MatMul|Gemm|Reshape; a *[norm2]: LayerNormalization; *[up]: FusedGemm",
+        Twin(
+            'normalised(stream, f"second{layer}")',
+            "stream",
+            "*[up]: MatMul; a *[norm2]: LayerNormalization; a *: SkipLayerNormalization",
+        ),
     ),
     Fault(
         "cast",
@@ -95,6 +177,7 @@ FAULTS = (
         "q, k, v",
         "k, q, v",
         "*[attention/q]: Reshape|Transpose; *[attention/k]: Reshape|Transpose; *[parts]: Split; *[scores]: MatMul|FusedMatMul",
+        Twin("q, k,", "k, q,", "*[scores]: Einsum", mark="scores"),
     ),
     Fault(
         "order",
@@ -103,5 +186,6 @@ FAULTS = (
         'op("Add", x, linear',
         'op("Sub", x, linear',
         "*[residual2]: Sub; a *[residual2]: Add",
+        Twin('op("Sum", narrowed, stream,', 'op("Sub", stream, narrowed,', "*[after_layer]: Sub"),
     ),
 )
