@@ -1,7 +1,7 @@
 """Faults of the recurrent language model in JAX."""
 
 from benchmarks.diagnosis.programs import Edit
-from benchmarks.diagnosis.suite import Fault
+from benchmarks.diagnosis.suite import Fault, Twin
 
 MODES = ("jit", "grad", "plain")
 
@@ -13,6 +13,7 @@ FAULTS = (
         "update * hidden + (1.0 - update) * candidate",
         "(1.0 - update) * hidden + update * candidate",
         "mix: *",
+        twin=Twin("proposal + keep * (state - proposal)", "state + keep * (proposal - state)", "mix: *; a mix: *"),
     ),
     Fault(
         "formula",
@@ -21,6 +22,7 @@ FAULTS = (
         "(reset * hidden)",
         "hidden",
         "a candidate: mul; candidate: dot_general",
+        twin=Twin("(reset * state)", "state", "a candidate: mul; candidate: *"),
     ),
     Fault(
         "parameter",
@@ -29,8 +31,19 @@ FAULTS = (
         'hidden @ parameters["hg"]',
         'hidden @ parameters["xg"]',
         "gates: dot_general",
+        twin=Twin(
+            'state @ weights["state"]', 'state @ weights["input"]', "total: *; a gates: dot_general", mark="total"
+        ),
     ),
-    Fault("missing", "the bias of the gates", "gates", ' + parameters["bg"]', "", "a gates: *; gates: *"),
+    Fault(
+        "missing",
+        "the bias of the gates",
+        "gates",
+        ' + parameters["bg"]',
+        "",
+        "a gates: *; gates: *",
+        twin=Twin(' + weights["offset"][part]', "", "a gates: *; total: *", mark="total"),
+    ),
     Fault(
         "formula",
         "embedding not scaled",
@@ -38,8 +51,21 @@ FAULTS = (
         " * 2.0",
         "",
         "a embed: mul|multiply; scan: *; candidate: dot_general; gates: dot_general; embed: *",
+        twin=Twin(
+            "2.0 * ",
+            "",
+            "a embed: mul|multiply; scan: *; candidate: *; total: *; embed: *; a candidate: dot_general; a gates: dot_general",
+        ),
     ),
-    Fault("argument", "scale of the logits", "logits", "jnp.sqrt(8.0)", "jnp.sqrt(9.0)", "logits: *"),
+    Fault(
+        "argument",
+        "scale of the logits",
+        "logits",
+        "jnp.sqrt(8.0)",
+        "jnp.sqrt(9.0)",
+        "logits: *",
+        twin=Twin("jnp.sqrt(8.0)", "jnp.sqrt(9.0)", "logits: *; a logits: *"),
+    ),
     Fault(
         "formula",
         "no normalisation",
@@ -56,9 +82,30 @@ FAULTS = (
         "jnp.zeros((ids.shape[0], WIDTH))",
         "jnp.full((ids.shape[0], WIDTH), 0.1)",
         "start: *; gates: *; scan: *",
+        twin=Twin(
+            "jnp.zeros((given.shape[0], N))",
+            "jnp.full((given.shape[0], N), 0.1)",
+            "start: *; total: *; scan: *; a start: *; a gates: *",
+        ),
     ),
-    Fault("optimizer", "beta of the second moment", "second", "0.99 * v", "0.9 * v", "second: mul @*"),
-    Fault("optimizer", "epsilon of Adam", "update", "1e-6", "1e-3", "update: add @*"),
+    Fault(
+        "optimizer",
+        "beta of the second moment",
+        "second",
+        "0.99 * v",
+        "0.9 * v",
+        "second: mul @*",
+        twin=Twin("0.99 * moments", "0.9 * moments", "second: * @*; a second: * @*"),
+    ),
+    Fault(
+        "optimizer",
+        "epsilon of Adam",
+        "update",
+        "1e-6",
+        "1e-3",
+        "update: add @*",
+        twin=Twin("1e-6", "1e-3", "update: * @*; a update: * @*"),
+    ),
     Fault(
         "optimizer", "no bias correction", "rate", " / (1.0 - 0.9**count)", "", "a rate: * @*; rate: * @*; update: * @*"
     ),
