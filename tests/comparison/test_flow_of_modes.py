@@ -11,7 +11,7 @@ import pytest
 from opdump.comparison.across_frameworks import compare_across
 from opdump.comparison.nodes import Node, Place
 from opdump.comparison.trace import Trace
-from opdump.comparison.value_matching import Flow, match_flow, match_values
+from opdump.comparison.value_matching import Flow, Updates, match_flow, match_values
 from opdump.records import Phase, TensorRecord
 from tests.comparison.hand_made import Array, node, record
 
@@ -49,7 +49,7 @@ def test_operators_of_one_kind_are_paired_by_what_they_read_in_any_order(swapped
     a, b = branches(1.0, "Sin", "Tanh", swapped=False), branches(1.5, "Sin", "Tanh", swapped=swapped)
     matched = match_values(a, b)
     assert not matched.pairs
-    pairs = match_flow(a.nodes, b.nodes, Flow.both(a, b, matched, matched.pairs))
+    pairs = match_flow(a.nodes, b.nodes, Flow.both(a, b, matched, matched.pairs), Updates.of(a, b).may_pair_nodes)
     found = {a.nodes[pair.a[0]].op.op_type: b.nodes[pair.b[0]].op.op_type for pair in pairs.values()}
     assert found == {"Sin": "Sin", "Tanh": "Tanh", "Sub": "Sub"}
 
@@ -62,7 +62,7 @@ def test_operators_that_read_something_else_or_run_in_another_phase_are_not_pair
     for value, phase in unlike:
         b = Trace(0, 0, [made(0, "Sin", np.sin(2 * X), {}, (record(value),), phase)])
         matched = match_values(a, b)
-        assert not match_flow(a.nodes, b.nodes, Flow.both(a, b, matched, matched.pairs))
+        assert not match_flow(a.nodes, b.nodes, Flow.both(a, b, matched, matched.pairs), Updates.of(a, b).may_pair_nodes)
 
 
 @pytest.mark.parametrize(("phase", "count"), [("forward", 1), ("backward", 0)])

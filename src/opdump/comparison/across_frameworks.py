@@ -12,6 +12,7 @@ from typing import Final
 from opdump.adapters.replay import replayer_of
 from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
+from opdump.comparison.arguments import differing, told_of
 from opdump.comparison.differences import Array, epsilon_of, in_roundings
 from opdump.comparison.kernel_accuracy import has_graphs
 from opdump.comparison.nodes import Node, Place, Suspect, is_of_mindspore, pass_of, reachable
@@ -25,6 +26,7 @@ from opdump.comparison.value_matching import (
     Matched,
     Pair,
     Shared,
+    Updates,
     are_of_mindspore,
     drifted_inputs,
     match_flow,
@@ -139,7 +141,7 @@ def compare_across(
     found.suspects = _wrong_operators(a, b, pairs, failures, sides, replays)
     _count(a, b, found, matched, sides)
     found.suspects = found.suspects or list(_results_apart(a, b, pairs)) or _results_lost(a, b, pairs, matched)
-    found.suspects = found.suspects or _results_of_other_shapes(a, b, matched)
+    found.suspects = found.suspects or _results_of_other_shapes(a, b, matched) or _other_writes(a, b, pairs)
     if found.suspects and _are_both_of_mindspore(a, b):
         found.suspects = [*_other_parameters(a, b, pairs), *_by_pass(found.suspects)]
     if not found.suspects and _open_results(a, b, pairs, matched):
@@ -257,6 +259,16 @@ def _results_of_other_shapes(a: Trace, b: Trace, matched: Matched) -> list[Suspe
         if same and all(b.at(each).shape != a.at(place).shape for each in same):
             what = f"a result has the shape {shown_shape(a.at(place).shape)} in one run and {shown_shape(b.at(same[0]).shape)} in the other"
             return [Suspect("result", a.nodes[place[0]], b.nodes[same[0][0]], "output", same[0][1], math.inf, what)]
+    return []
+
+
+def _other_writes(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> list[Suspect]:
+    """The first operator that writes states with other arguments than its counterpart, if the dump does not have these states."""
+    for pair in sorted(pairs.values(), key=lambda pair: pair.b):
+        one, other = a.nodes[pair.a[0]], b.nodes[pair.b[0]]
+        if one.kernel == other.kernel and one.writes_unseen and (arguments := differing(one, other)):
+            what = f"{told_of(arguments)}; the dump does not have the states that it writes"
+            return [Suspect("argument", one, other, "output", pair.b[1], math.inf, what)]
     return []
 
 
@@ -384,13 +396,19 @@ def _narrowed(
     A failing pair is doubtful. It is dropped if later pairs no longer fail without it.
     """
     pairs = {**(match_names(a, b) if _optimised(b) else {}), **matched.pairs}
+    updates = Updates.of(a, b)
     if _are_both_of_mindspore(a, b):
-        pairs = {**match_flow(*_unpaired(a, b, pairs), Flow.both(a, b, matched, pairs)), **pairs}
+        flows = Flow.both(a, b, matched, pairs)
+        pairs = {**match_flow(*_unpaired(a, b, pairs), flows, updates.may_pair_nodes), **pairs}
         open_a, open_b = _unpaired(a, b, pairs)
     else:
         open_a = _open(a, [failure.pair.a[0] for failure in failures], set(pairs), matched.a)
         open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()}, matched.b)
-    pairs = {**match_kinds(open_a, open_b, _depend_alike(a, b, matched)), **pairs}
+    depend_alike = _depend_alike(a, b, matched)
+    likely = match_kinds(
+        open_a, open_b, lambda one, other: updates.may_pair_nodes(one, other) and depend_alike(one, other)
+    )
+    pairs = {**likely, **pairs}
     left = run_on_values(a, b, pairs, drifted=drifted, replays=replays).failures
     trials = _TRIALS
     while trials > 0:
@@ -420,7 +438,7 @@ def _unpaired(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> tuple[list[Nod
         [
             node
             for node in trace.nodes
-            if (node.index, 0) not in paired and node.operator_class not in ("moves", "casts")
+            if (node.index, 0) not in paired and not node.arranges and node.operator_class != "casts"
         ]
         for trace, paired in zip((a, b), ends, strict=True)
     )

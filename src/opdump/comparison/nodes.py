@@ -75,6 +75,13 @@ class Node:
         return class_of(self.op.op_type)
 
     @cached_property
+    def arranges(self) -> bool:
+        """Whether the operator only moves elements. One that makes floats of integers, such as a one-hot encoding, chooses their values."""
+        first = self.inputs.get(0)
+        makes = self.rounding and first is not None and first.dtype.startswith(("int", "uint"))
+        return self.operator_class == "moves" and not makes
+
+    @cached_property
     def unspecified(self) -> frozenset[int]:
         """The slots of outputs whose contents are unspecified."""
         return unspecified_outputs(self.kernel)
@@ -105,6 +112,11 @@ class Node:
             self.bare_type == "_to_copy"
             and len({record.dtype for record in (*self.inputs.values(), *self.outputs.values())}) == 1
         )
+
+    @property
+    def writes_unseen(self) -> bool:
+        """Whether the operator writes states in place that are not among its outputs, such as the running mean of a batch norm of MindSpore."""
+        return bool(self.op.arguments.get("side_effect_mem"))
 
     def overwrites(self, slot: int) -> bool:
         """Whether the operator overwrites an input without reading it."""

@@ -30,7 +30,7 @@ from opdump.comparison.differences import (
     root_mean_square,
 )
 from opdump.comparison.nodes import Node, Place, is_of_mindspore
-from opdump.comparison.trace import Trace
+from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.doing import note
 from opdump.records import RunFact, TensorRecord
 
@@ -90,6 +90,51 @@ class Matched:
     b: Shared
 
 
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """The outputs that operators of A and of B write to states that both programs update, with the names of the states. The counterpart of such an
+    output is the update of the same state, however near another value is: two scales that begin with ones stay close to each other.
+    """
+
+    of_a: Mapping[Place, str]
+    of_b: Mapping[Place, str]
+
+    @classmethod
+    def of(cls, a: Trace, b: Trace) -> Updates:
+        """Those of two traces."""
+        found = _updates(a), _updates(b)
+        both = set(found[0].values()) & set(found[1].values())
+        return cls(*({place: name for place, name in each.items() if name in both} for each in found))
+
+    def may_pair(self, one: Place, other: Place) -> bool:
+        """Whether an output of A and one of B update the same state, or neither updates one."""
+        return self.of_a.get(one) == self.of_b.get(other)
+
+    def may_pair_nodes(self, one: Node, other: Node) -> bool:
+        """The same for the first outputs of two nodes."""
+        return self.may_pair((one.index, 0), (other.index, 0))
+
+    def may_match(self, ours: Collection[Place], theirs: Collection[Place]) -> bool:
+        """The same for the outputs with one value; true if a program only reads the value."""
+        names = {self.of_a.get(place) for place in ours}, {self.of_b.get(place) for place in theirs}
+        return not (all(names) and names[0].isdisjoint(names[1]))
+
+
+def _updates(trace: Trace) -> dict[Place, str]:
+    """The outputs that operators write to parameters and states, with the names of these."""
+    names: dict[int, str] = {}
+    for node in trace.nodes:
+        for record in node.inputs.values():
+            if record.memory is not None and names_a_state(leaf_name(record)):
+                names.setdefault(record.memory.storage, leaf_name(record))
+    return {
+        (node.index, slot): names[record.memory.storage]
+        for node in trace.nodes
+        for slot, record in node.outputs.items()
+        if record.memory is not None and record.memory.storage in names
+    }
+
+
 @dataclass(frozen=True)
 class _Value:
     """The elements of a tensor, in any order. Several places have the same value if operators only move it."""
@@ -115,7 +160,7 @@ def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> M
     no pair, but prevents the value from being matched with the updated weight, which is close to it.
     """
     note("matching the values of step", a.step)
-    pairs = _by_hand(a, b, given)
+    pairs, updates = _by_hand(a, b, given), Updates.of(a, b)
     ours, theirs = _values(a, {one for one, _ in given}), _values(b, {other for _, other in given})
     by_size: dict[int, list[int]] = defaultdict(list)
     for number, value in enumerate(theirs):
@@ -123,7 +168,8 @@ def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> M
     found = []
     for number, value in enumerate(ours):
         for other in by_size.get(math.prod(value.record.shape), ()):
-            distance = _distance(value, theirs[other])
+            may_match = updates.may_match(value.places, theirs[other].places)
+            distance = _distance(value, theirs[other]) if may_match else None
             if distance is not None:
                 found.append((distance, abs(number / len(ours) - other / len(theirs)), number, other))
     matched = Matched(pairs, Shared({}, {}), Shared({}, {}))
@@ -139,7 +185,7 @@ def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> M
                 shared.made.update(dict.fromkeys(value.places, number))
                 shared.read.update(dict.fromkeys(value.readers, number))
             if theirs[other].places:
-                for pair in _paired(a, b, ours[number].places, theirs[other].places, distance):
+                for pair in _paired(a, b, updates, ours[number].places, theirs[other].places, distance):
                     pairs[pair.a] = pair
     return matched
 
@@ -258,13 +304,19 @@ def _within(one: TensorRecord, other: TensorRecord) -> float:
     return min(WITHIN, _OF_ONE * coarsest((one, other))) if math.prod(one.shape) == 1 else WITHIN
 
 
-def _paired(a: Trace, b: Trace, ours: Sequence[Place], theirs: Sequence[Place], distance: float) -> list[Pair]:
+def _paired(
+    a: Trace, b: Trace, updates: Updates, ours: Sequence[Place], theirs: Sequence[Place], distance: float
+) -> list[Pair]:
     """Pair the outputs with one value: in order, preferring the same kind of operator. Outputs of A that are left over share the first of B."""
     free = list(theirs)
     found = []
     for place in ours:
         record, node = a.at(place), a.nodes[place[0]]
-        fitting = [each for each in theirs if not _are_of_other_passes(node, b.nodes[each[0]])]
+        fitting = [
+            each
+            for each in theirs
+            if updates.may_pair(place, each) and not _are_of_other_passes(node, b.nodes[each[0]])
+        ]
         if not fitting:
             continue
         left = [each for each in fitting if each in free]
@@ -302,7 +354,9 @@ def same_kind(one: Node, other: Node) -> bool:
     return not one.concepts.isdisjoint(other.concepts)
 
 
-def match_flow(a: Sequence[Node], b: Sequence[Node], flows: tuple[Flow, Flow]) -> Mapping[Place, Pair]:
+def match_flow(
+    a: Sequence[Node], b: Sequence[Node], flows: tuple[Flow, Flow], may_pair: Callable[[Node, Node], bool]
+) -> Mapping[Place, Pair]:
     """Pair first outputs of one kind, size and phase whose inputs have counterparts, in any order: for values that differ too much to be matched.
 
     An operator after an unknown one is paired only with one of the same line, and only if no other is left.
@@ -310,7 +364,7 @@ def match_flow(a: Sequence[Node], b: Sequence[Node], flows: tuple[Flow, Flow]) -
     found: dict[Place, Pair] = {}
     free = [node for node in a if _has_first_output(node)]
     waiting = [node for node in b if _has_first_output(node)]
-    while (one_and_other := _next_of_flow(free, waiting, flows)) is not None:
+    while (one_and_other := _next_of_flow(free, waiting, flows, may_pair)) is not None:
         one, other = one_and_other
         free.remove(one)
         waiting.remove(other)
@@ -322,7 +376,12 @@ def match_flow(a: Sequence[Node], b: Sequence[Node], flows: tuple[Flow, Flow]) -
     return found
 
 
-def _next_of_flow(free: Sequence[Node], waiting: Sequence[Node], flows: tuple[Flow, Flow]) -> tuple[Node, Node] | None:
+def _next_of_flow(
+    free: Sequence[Node],
+    waiting: Sequence[Node],
+    flows: tuple[Flow, Flow],
+    may_pair: Callable[[Node, Node], bool],
+) -> tuple[Node, Node] | None:
     """The next node of A and of B that `match_flow` pairs."""
     given = {one.index: flows[0].read(one) for one in free}
     after_unknown: list[tuple[Node, Node]] = []
@@ -331,7 +390,9 @@ def _next_of_flow(free: Sequence[Node], waiting: Sequence[Node], flows: tuple[Fl
         read = [each for each, _ in wanted]
         if all(each is None for each in read):
             continue
-        likely = [one for one in free if given[one.index] == wanted and _is_like(one, other)]
+        likely = [
+            one for one in free if given[one.index] == wanted and _is_like(one, other) and may_pair(one, other)
+        ]
         best = max(likely, key=lambda one: (one.op.line == other.op.line, _nearness_of(one, other)), default=None)
         if best is not None and None not in read:
             return best, other
@@ -375,7 +436,7 @@ class Flow:
             if place in self.known:
                 return self.known[place]
             node, slot = self.trace.nodes[place[0]], 0
-            if node.operator_class not in ("moves", "casts"):
+            if not node.arranges and node.operator_class != "casts":
                 return None
         return self.given.get((node.index, slot))
 
@@ -385,7 +446,7 @@ def _nearness_of(one: Node, other: Node) -> float:
 
 
 def match_kinds(
-    a: Sequence[Node], b: Sequence[Node], may_pair: Callable[[Node, Node], bool] = lambda _, __: True
+    a: Sequence[Node], b: Sequence[Node], may_pair: Callable[[Node, Node], bool]
 ) -> Mapping[Place, Pair]:
     """Pair first outputs by kind, size and likeness, keeping the order of both sides: for values that differ too much to be matched."""
     most = np.zeros((len(a) + 1, len(b) + 1), np.float32)

@@ -113,7 +113,7 @@ def run_on_values(
     run, segments = ValueRun(), _Segments(a, b, pairs)
     exact, rounded = Execution(a), Execution(a)
     inherited: dict[int, float] = {}
-    """For nodes that could not be run again: how far their inputs differ between the runs."""
+    """For nodes that could not be run again: how far their inputs are from the recorded ones."""
 
     def drifted_leaf(node: Node, slot: int) -> Array | None:
         return drifted.get((node.index, slot), recorded_input(node, slot))
@@ -130,7 +130,7 @@ def run_on_values(
         rough_outputs = dict(given) if again is None else dict(again.outputs)
         if done is None:
             run.not_run.add(node.kernel)
-            inherited[node.index] = _difference_of_inputs(node, pairs, inherited)
+            inherited[node.index] = _difference_of_inputs(node, values, pairs, inherited)
         for pair in filter(None, (pairs.get((node.index, slot)) for slot in node.outputs)):
             theirs = value_in_a(b, pair)
             failure = _by_replay(segments, pair, done, again, theirs, inherited.get(node.index, 0.0))
@@ -143,9 +143,18 @@ def run_on_values(
     return run
 
 
-def _difference_of_inputs(node: Node, pairs: Mapping[Place, Pair], inherited: Mapping[int, float]) -> float:
-    makers = node.makers.values()
-    return max((pairs[each].distance if each in pairs else inherited.get(each[0], 0.0) for each in makers), default=0.0)
+def _difference_of_inputs(
+    node: Node, values: Mapping[int, Array], pairs: Mapping[Place, Pair], inherited: Mapping[int, float]
+) -> float:
+    """How far the inputs of a node are from the recorded ones, if A runs on B's values. Recorded outputs of nodes that could not be run again are
+    as far away as the inputs of these.
+    """
+    found = [inherited.get(maker[0], 0.0) for maker in node.makers.values() if maker not in pairs]
+    for slot, value in values.items():
+        own = recorded_input(node, slot)
+        if own is not None and own.size == value.size:
+            found.append(difference(own, value.reshape(own.shape)).relative)
+    return max(found, default=0.0)
 
 
 def value_in_a(b: Trace, pair: Pair) -> Array | None:
@@ -437,7 +446,7 @@ def _computes(node: Node) -> bool:
         return False
     if node.operator_class == "casts":
         return 0 < coarsest(node.inputs.values()) < node.rounding
-    return bool(node.concepts & _CHOOSES) or node.operator_class != "moves"
+    return bool(node.concepts & _CHOOSES) or not node.arranges
 
 
 def _turned_inputs(
@@ -487,7 +496,7 @@ def _passed(node: Node) -> list[int]:
 
 def _only_moves(node: Node) -> bool:
     """Whether the operator moves the elements of one tensor. One that moves elements by a mask or by indices does more."""
-    return node.operator_class == "moves" and sum(math.prod(each.shape) > 1 for each in node.inputs.values()) <= 1
+    return node.arranges and sum(math.prod(each.shape) > 1 for each in node.inputs.values()) <= 1
 
 
 def _values(nodes: Sequence[Node]) -> Iterator[tuple[Node, TensorRecord]]:
