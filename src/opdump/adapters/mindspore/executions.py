@@ -234,10 +234,13 @@ _Origin = TypeVar("_Origin")
 def given_in_graph(program: Program, given: Mapping[str, _Origin]) -> Mapping[str, _Origin]:
     """The origins of the arguments of a compiled function, by their names in its graph. `given` has them by the names in its definition.
 
-    MindSpore names the gradients that an optimizer of `nn` gets after another variable (`success`): the only list that the graph reads under an unknown
-    name is the only list that it does not read under its own.
+    An argument that has the name of a parameter is `box_$` in the graph, in which `box` is the parameter. MindSpore names the gradients that an optimizer
+    of `nn` gets after another variable (`success`): the only list that the graph reads under an unknown name is the only list that it does not read under
+    its own.
     """
-    read = {slot.source.rpartition(":")[0] for each in program.operators for slot in each.inputs}
+    sources = {slot.source for each in program.operators for slot in each.inputs}
+    given = {_renamed_argument(name, sources): origin for name, origin in given.items()}
+    read = {source.rpartition(":")[0] for source in sources}
     lists = {name.rpartition(":")[0] for name in given} - {""}
     unknown = [name for name in read - lists if name.startswith(PARAMETER_PREFIX)]
     unread = lists - read
@@ -245,6 +248,13 @@ def given_in_graph(program: Program, given: Mapping[str, _Origin]) -> Mapping[st
         return given
     (name,), (own,) = unknown, unread
     return {key.replace(own, name, 1) if key.rpartition(":")[0] == own else key: value for key, value in given.items()}
+
+
+def _renamed_argument(name: str, sources: Collection[str]) -> str:
+    """The name in a graph of an argument with this name in the definition: `Parameter.box`, or `Parameter.boxes:0` for a tensor of a list."""
+    whole, colon, place = name.rpartition(":")
+    renamed = f"{whole}_${colon}{place}" if colon else f"{name}_$"
+    return renamed if renamed in sources else name
 
 
 def block_of(
