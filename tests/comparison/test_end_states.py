@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.end_state import End, ExpectedEndState, LastingTensor, outliving, remaining
+from opdump.comparison.end_state import End, ExpectedEndState, LastingTensor, is_same, outliving, remaining
 from opdump.comparison.execution import Execution
 from opdump.comparison.memory import Carried, Named, StateMapping
 from opdump.comparison.nodes import Node
@@ -255,3 +255,12 @@ def test_a_value_that_is_finite_in_a_is_no_counterpart_of_one_that_is_not(value:
     other = LEFT.copy()
     other[2] = value
     assert _found([record(OF_A, 0)], {0: _left(LEFT)}, record(OF_B, 3), _left(other)) is None
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_end_without_a_finite_value_is_only_the_same_as_itself(value: float) -> None:
+    lost, kept = End(np.full(3, value), np.inf), End(np.ones(3), 1.0)
+    assert is_same(lost, lost)
+    assert not is_same(kept, lost)
+    assert not is_same(lost, kept)
+    assert np.isfinite(lost.tolerance)

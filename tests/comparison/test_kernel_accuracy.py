@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from opdump.comparison.accuracy import allowed_error
+from opdump.comparison.accuracy import allowed_error, own_errors
 from opdump.comparison.kernel_accuracy import kernel_suspect, lone_kernel_suspect
 from opdump.comparison.nodes import Node
 from opdump.records import HostPayload
@@ -97,3 +97,17 @@ def test_a_cast_that_widens_computes_nothing_in_the_narrower_type(tmp_path: Path
     suspect = lone_kernel_suspect(node, is_b=True)
     assert suspect is not None
     assert suspect.evidence.startswith("1 of 15 elements differ from a float64 computation")
+
+
+@pytest.mark.parametrize(("given", "count"), [(float("nan"), 0), (0.5, 1)])
+def test_what_a_kernel_makes_of_nan_is_not_judged(tmp_path: Path, given: float, count: int) -> None:
+    def program(x: Any) -> Any:
+        x = x.clone()
+        x[0] = given
+        return x.relu()
+
+    node = traced(tmp_path, program).nodes[-1]
+    values: NDArray[Any] = node.outputs[0].numpy().copy()
+    values[0] = 0.0
+    changed = replace(node, outputs={0: replace(node.outputs[0], payload=HostPayload(values))})
+    assert len(list(own_errors(changed))) == count

@@ -106,6 +106,8 @@ class Float64Outputs:
     exact: Mapping[int, Array]
     summands: Mapping[int, Array]
     """The same for the absolute values of the inputs: sums of absolute summands, if the operator sums."""
+    reads_nan: bool = False
+    """Whether an input has NaN. What a kernel makes of it is not judged: a ReLU may return 0, and a softplus infinity."""
 
     @classmethod
     def of(cls, node: Node, values: Mapping[int, Array] | None = None) -> Float64Outputs | None:
@@ -115,11 +117,16 @@ class Float64Outputs:
         if done is None:
             return None
         absolute = replay(node, {slot: np.abs(value) for slot, value in values.items()})
-        return cls(done.outputs, {} if absolute is None else absolute.outputs)
+        return cls(done.outputs, {} if absolute is None else absolute.outputs, any(np.isnan(value).any() for value in values.values() if value.dtype.kind in "fc"))
 
     def error(self, slot: int, given: Array) -> float | None:
         """The error of an output, as from `error_of`; None if the operator has no such output."""
-        return error_of(self.exact[slot], given, self.summands.get(slot)) if slot in self.exact else None
+        if slot not in self.exact:
+            return None
+        exact = self.exact[slot]
+        if self.reads_nan and exact.shape == given.shape:
+            given = np.where(np.isnan(exact), exact, given)
+        return error_of(exact, given, self.summands.get(slot))
 
 
 def error_of(reference: Array, given: Array, summands: Array | None) -> float:

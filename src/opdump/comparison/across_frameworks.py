@@ -46,6 +46,8 @@ _ONLY_SHAPES: Final = frozenset({"ones_like", "zeros_like", "full_like", "onesli
 """Operators whose outputs depend only on the shape of their first input, in lower case."""
 _TRIALS: Final = 64
 """How many times a doubtful pair is dropped to see whether fewer pairs fail."""
+_EXPLAINED: Final = 8
+"""For how many failing pairs operators are changed to see what explains them. Later ones are hardly read, and one fault may fail all gradients."""
 _QUANTISED_APART: Final = 0.05
 """The same limit for quantised networks, relative to the size of the values."""
 
@@ -160,11 +162,13 @@ def _wrong_operators(
     replays: Replays,
 ) -> list[Suspect]:
     """The operators behind the failing pairs, and kernels of A that err."""
-    segments = {node.index for failure in failures for node in between(a, failure.pair.a[0], pairs)}
+    failures = sorted(failures, key=lambda failure: pass_of(b.nodes[failure.pair.b[0]]))
+    segments = {node.index for failure in failures[:_EXPLAINED] for node in between(a, failure.pair.a[0], pairs)}
     inputs = run_on_values(a, b, pairs, segments, replays=replays).inputs if failures else {}
     found = _distinct(
-        wrong_kernel(a, b, pairs, failure.pair, failure.off, sides) or named(a, b, pairs, failure, inputs, sides)
-        for failure in failures
+        wrong_kernel(a, b, pairs, failure.pair, failure.off, sides)
+        or named(a, b, pairs, failure, inputs if number < _EXPLAINED else None, sides)
+        for number, failure in enumerate(failures)
     )
     # The run on values recomputes A, so A's recorded outputs were not judged: check its kernels wherever these differ from B.
     failing = {failure.pair for failure in failures}

@@ -51,7 +51,7 @@ class End:
 
     @property
     def tolerance(self) -> float:
-        return _SAME * self.scale + self.noise
+        return (_SAME * self.scale if math.isfinite(self.scale) else 0.0) + self.noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,9 @@ def is_same(one: End, other: End) -> bool:
     if x.dtype.kind in "biu" and y.dtype.kind in "biu":
         return bool(np.array_equal(x, y))
     beyond = _distance(x, y) - max(one.noise, other.noise)
-    return _size(beyond.clip(min=0.0)) <= _SAME * max(one.scale, other.scale)
+    # If no value of an end is finite, its size is infinite: then only the same NaN and infinities are the same.
+    scales = [scale for scale in (one.scale, other.scale) if math.isfinite(scale)]
+    return _size(beyond.clip(min=0.0)) <= _SAME * max(scales, default=0.0)
 
 
 def _distance(one: Array, other: Array) -> Array:

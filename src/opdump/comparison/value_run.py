@@ -367,13 +367,14 @@ def named(
     b: Trace,
     pairs: Mapping[Place, Pair],
     failure: Failure,
-    inputs: Mapping[int, Mapping[int, Array]],
+    inputs: Mapping[int, Mapping[int, Array]] | None,
     sides: tuple[str, str] = ("A", "B"),
 ) -> Suspect:
     """The operator that causes the difference: one that produces B's value if changed, or reads a parameter that B lacks; else one without a
     counterpart; else the last.
 
-    `inputs` are those of the nodes of A in this segment, if A runs on B's values. `sides` are the names of the two runs in messages.
+    `inputs` are those of the nodes of A in this segment, if A runs on B's values; if None, no operator is changed. `sides` are the names of the two
+    runs in messages.
     """
     pair = failure.pair
     ours = between(a, pair.a[0], pairs)
@@ -381,7 +382,7 @@ def named(
     other = next((node for node in reversed(theirs) if node.bare_type not in _REORDERS), b.nodes[pair.b[0]])
     how = _how(failure, ours, theirs, sides)
     found: _Change | None = None
-    if failure.given is None:
+    if failure.given is None and inputs is not None:
         segment = _Segment(a, b, pair, ours, inputs)
         changes = itertools.chain(_turned_inputs(a, b, pairs, ours, sides), _changes(ours, theirs, sides))
         found = segment.explained(changes, failure.times)

@@ -26,7 +26,7 @@ FAULTS = (
         "halves",
         "scale, shift =",
         "shift, scale =",
-        "halves: *; *: Add|AddExt|Adds|AddScalar",
+        "halves: *; *: Add|AddExt|Adds|AddScalar; modulate: Contiguous",
     ),
     Fault("argument", "base of the frequencies", "frequencies", "100.0", "1000.0", "frequencies: *; *: Mul|Muls"),
     Fault(
