@@ -117,7 +117,11 @@ class Float64Outputs:
         if done is None:
             return None
         absolute = replay(node, {slot: np.abs(value) for slot, value in values.items()})
-        return cls(done.outputs, {} if absolute is None else absolute.outputs, any(np.isnan(value).any() for value in values.values() if value.dtype.kind in "fc"))
+        return cls(
+            done.outputs,
+            {} if absolute is None else absolute.outputs,
+            any(np.isnan(value).any() for value in values.values() if value.dtype.kind in "fc"),
+        )
 
     def error(self, slot: int, given: Array) -> float | None:
         """The error of an output, as from `error_of`; None if the operator has no such output."""

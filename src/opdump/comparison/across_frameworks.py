@@ -15,7 +15,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, told_of
 from opdump.comparison.differences import Array, epsilon_of, in_roundings
 from opdump.comparison.kernel_accuracy import has_graphs
-from opdump.comparison.nodes import Node, Place, Suspect, is_of_mindspore, pass_of, reachable
+from opdump.comparison.nodes import Node, Place, Suspect, pass_of, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.comparison.unexplained import results
@@ -25,9 +25,8 @@ from opdump.comparison.value_matching import (
     Flow,
     Matched,
     Pair,
+    Partners,
     Shared,
-    Updates,
-    are_of_mindspore,
     drifted_inputs,
     match_flow,
     match_kinds,
@@ -138,13 +137,12 @@ def compare_across(
     run = run_on_values(a, b, pairs, drifted=drifted, replays=replays)
     failures = run.failures
     if failures or _open_results(a, b, pairs, matched):
-        pairs, failures = _narrowed(a, b, matched, failures, drifted, replays)
+        pairs, failures = _narrowed(a, b, matched, drifted, replays)
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=run.not_run)
     found.suspects = _wrong_operators(a, b, pairs, failures, sides, replays)
     _count(a, b, found, matched, sides)
-    found.suspects = found.suspects or list(_results_apart(a, b, pairs)) or _results_lost(a, b, pairs, matched)
-    found.suspects = found.suspects or _results_of_other_shapes(a, b, matched) or _other_writes(a, b, pairs)
-    if found.suspects and _are_both_of_mindspore(a, b):
+    found.suspects = found.suspects or _other_results(a, b, pairs, matched)
+    if found.suspects:
         found.suspects = [*_other_parameters(a, b, pairs), *_by_pass(found.suspects)]
     if not found.suspects and _open_results(a, b, pairs, matched):
         found.notes.append(
@@ -174,6 +172,16 @@ def _wrong_operators(
     failing = {failure.pair for failure in failures}
     apart = [pair for pair in pairs.values() if pair.distance > _CERTAIN and pair not in failing]
     return [*found, *wrong_kernels(a, b, pairs, apart, sides)]
+
+
+def _other_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> list[Suspect]:
+    """Results that differ although no operator was found that causes it."""
+    return (
+        list(_results_apart(a, b, pairs))
+        or _results_lost(a, b, pairs, matched)
+        or _results_of_other_shapes(a, b, matched)
+        or _other_writes(a, b, pairs)
+    )
 
 
 def _by_pass(suspects: Iterable[Suspect]) -> list[Suspect]:
@@ -250,11 +258,10 @@ def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matc
 
 
 def _results_of_other_shapes(a: Trace, b: Trace, matched: Matched) -> list[Suspect]:
-    """The first result of A that B has only in other shapes. Only for two modes of MindSpore without training: frameworks return results in different
-    shapes.
+    """The first result of A that B has only in other shapes. Only for two modes of a framework, without training: frameworks return results in
+    different shapes.
     """
-    kernels = {node.op.kernel.partition("::")[0] for node in (*a.nodes, *b.nodes)}
-    if kernels != {"mindspore"} or any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes)):
+    if not of_two_modes(a, b) or any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes)):
         return []
     ours, theirs = ([place for place in results(trace).given if place[1] >= 0] for trace in (a, b))
     for place in ours:
@@ -391,7 +398,6 @@ def _narrowed(
     a: Trace,
     b: Trace,
     matched: Matched,
-    failures: Sequence[Failure],
     drifted: Mapping[Place, Array],
     replays: Replays,
 ) -> tuple[dict[Place, Pair], list[Failure]]:
@@ -400,19 +406,9 @@ def _narrowed(
     A failing pair is doubtful. It is dropped if later pairs no longer fail without it.
     """
     pairs = {**(match_names(a, b) if _optimised(b) else {}), **matched.pairs}
-    updates = Updates.of(a, b)
-    if _are_both_of_mindspore(a, b):
-        flows = Flow.both(a, b, matched, pairs)
-        pairs = {**match_flow(*_unpaired(a, b, pairs), flows, updates.may_pair_nodes), **pairs}
-        open_a, open_b = _unpaired(a, b, pairs)
-    else:
-        open_a = _open(a, [failure.pair.a[0] for failure in failures], set(pairs), matched.a)
-        open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()}, matched.b)
-    depend_alike = _depend_alike(a, b, matched)
-    likely = match_kinds(
-        open_a, open_b, lambda one, other: updates.may_pair_nodes(one, other) and depend_alike(one, other)
-    )
-    pairs = {**likely, **pairs}
+    partners, flows = Partners(a, b), Flow.both(a, b, matched, pairs)
+    pairs = {**match_flow(*_unpaired(a, b, pairs), flows, partners), **pairs}
+    pairs = {**match_kinds(*_unpaired(a, b, pairs), _depend_alike(partners, matched)), **pairs}
     left = run_on_values(a, b, pairs, drifted=drifted, replays=replays).failures
     trials = _TRIALS
     while trials > 0:
@@ -429,10 +425,6 @@ def _narrowed(
             break
         pairs, left = best
     return pairs, left
-
-
-def _are_both_of_mindspore(a: Trace, b: Trace) -> bool:
-    return all(map(is_of_mindspore, (*a.nodes, *b.nodes)))
 
 
 def _unpaired(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> tuple[list[Node], list[Node]]:
@@ -457,25 +449,17 @@ def _doubtful(a: Trace, pairs: Mapping[Place, Pair], failures: Iterable[Failure]
     ]
 
 
-def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: Shared) -> list[Node]:
-    """The nodes between a failing value and the pairs before it, and the nodes that lead to no paired value; without those that only move a
-    common value.
-    """
-    found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
-    found |= {node.index for node in trace.nodes} - _leading_to(trace, (index for index, _ in ends))
-    nodes = [trace.nodes[index] for index in sorted(found)]
-    return [each for each in nodes if (each.index, 0) not in shared.made or each.operator_class != "moves"]
-
-
-def _depend_alike(a: Trace, b: Trace, matched: Matched) -> Callable[[Node, Node], bool]:
-    """A test whether a node of A and one of B depend on a common value, or MindSpore ran both in one phase. It keeps operators that draw
+def _depend_alike(partners: Partners, matched: Matched) -> Callable[[Node, Node], bool]:
+    """A test whether a node of A and one of B may be partners, and depend on a common value or are known to run in one pass. It keeps operators that draw
     initial weights apart from those that update them; optimizers may keep different states.
     """
-    of_a, of_b = _last_shared(a, matched.a), _last_shared(b, matched.b)
+    of_a, of_b = _last_shared(partners.a, matched.a), _last_shared(partners.b, matched.b)
 
     def depend_alike(one: Node, other: Node) -> bool:
-        is_of_phase = one.op.phase == other.op.phase and are_of_mindspore(one, other)
-        return is_of_phase or not of_a[one.index].isdisjoint(of_b[other.index])
+        if not partners.may_pair((one.index, 0), (other.index, 0)):
+            return False
+        are_of_pass = partners.know_passes and one.op.phase == other.op.phase
+        return are_of_pass or not of_a[one.index].isdisjoint(of_b[other.index])
 
     return depend_alike
 

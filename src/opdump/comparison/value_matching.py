@@ -29,7 +29,7 @@ from opdump.comparison.differences import (
     likely_layout,
     root_mean_square,
 )
-from opdump.comparison.nodes import Node, Place, is_of_mindspore
+from opdump.comparison.nodes import Node, Place
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.doing import note
 from opdump.records import RunFact, TensorRecord
@@ -90,33 +90,41 @@ class Matched:
     b: Shared
 
 
-@dataclass(frozen=True, slots=True)
-class Updates:
-    """The outputs that operators of A and of B write to states that both programs update, with the names of the states. The counterpart of such an
-    output is the update of the same state, however near another value is: two scales that begin with ones stay close to each other.
+@dataclass(frozen=True)
+class Partners:
+    """Decides which outputs of two traces may be a pair, however near their values are.
+
+    An output that updates a state pairs with the update of the same state, if both programs have one: two scales that begin with ones stay close to
+    each other. An output of the forward pass pairs with none of the backward pass, if both runs know their passes: a gradient may equal what another
+    variant of the forward operator would give.
     """
 
-    of_a: Mapping[Place, str]
-    of_b: Mapping[Place, str]
+    a: Trace
+    b: Trace
 
-    @classmethod
-    def of(cls, a: Trace, b: Trace) -> Updates:
-        """Those of two traces."""
-        found = _updates(a), _updates(b)
-        both = set(found[0].values()) & set(found[1].values())
-        return cls(*({place: name for place, name in each.items() if name in both} for each in found))
+    @cached_property
+    def _updates(self) -> tuple[Mapping[Place, str], Mapping[Place, str]]:
+        """The outputs of A and of B that update a state that both update, with its name."""
+        of_a, of_b = _updates(self.a), _updates(self.b)
+        both = set(of_a.values()) & set(of_b.values())
+        ours, theirs = ({place: name for place, name in of.items() if name in both} for of in (of_a, of_b))
+        return ours, theirs
+
+    @cached_property
+    def know_passes(self) -> bool:
+        """Whether both runs have operators of a backward pass."""
+        return all(any(node.op.phase == "backward" for node in trace.nodes) for trace in (self.a, self.b))
 
     def may_pair(self, one: Place, other: Place) -> bool:
-        """Whether an output of A and one of B update the same state, or neither updates one."""
-        return self.of_a.get(one) == self.of_b.get(other)
-
-    def may_pair_nodes(self, one: Node, other: Node) -> bool:
-        """The same for the first outputs of two nodes."""
-        return self.may_pair((one.index, 0), (other.index, 0))
+        """Whether an output of A and one of B may be a pair."""
+        passes = {self.a.nodes[one[0]].op.phase, self.b.nodes[other[0]].op.phase}
+        if self.know_passes and passes == {"forward", "backward"}:
+            return False
+        return self._updates[0].get(one) == self._updates[1].get(other)
 
     def may_match(self, ours: Collection[Place], theirs: Collection[Place]) -> bool:
-        """The same for the outputs with one value; true if a program only reads the value."""
-        names = {self.of_a.get(place) for place in ours}, {self.of_b.get(place) for place in theirs}
+        """Whether a value with these outputs in A and one with these in B may be the same; true if a program only reads the value."""
+        names = {self._updates[0].get(place) for place in ours}, {self._updates[1].get(place) for place in theirs}
         return not (all(names) and names[0].isdisjoint(names[1]))
 
 
@@ -160,7 +168,7 @@ def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> M
     no pair, but prevents the value from being matched with the updated weight, which is close to it.
     """
     note("matching the values of step", a.step)
-    pairs, updates = _by_hand(a, b, given), Updates.of(a, b)
+    pairs, partners = _by_hand(a, b, given), Partners(a, b)
     ours, theirs = _values(a, {one for one, _ in given}), _values(b, {other for _, other in given})
     by_size: dict[int, list[int]] = defaultdict(list)
     for number, value in enumerate(theirs):
@@ -168,7 +176,7 @@ def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> M
     found = []
     for number, value in enumerate(ours):
         for other in by_size.get(math.prod(value.record.shape), ()):
-            may_match = updates.may_match(value.places, theirs[other].places)
+            may_match = partners.may_match(value.places, theirs[other].places)
             distance = _distance(value, theirs[other]) if may_match else None
             if distance is not None:
                 found.append((distance, abs(number / len(ours) - other / len(theirs)), number, other))
@@ -185,7 +193,7 @@ def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> M
                 shared.made.update(dict.fromkeys(value.places, number))
                 shared.read.update(dict.fromkeys(value.readers, number))
             if theirs[other].places:
-                for pair in _paired(a, b, updates, ours[number].places, theirs[other].places, distance):
+                for pair in _paired(partners, ours[number].places, theirs[other].places, distance):
                     pairs[pair.a] = pair
     return matched
 
@@ -304,19 +312,13 @@ def _within(one: TensorRecord, other: TensorRecord) -> float:
     return min(WITHIN, _OF_ONE * coarsest((one, other))) if math.prod(one.shape) == 1 else WITHIN
 
 
-def _paired(
-    a: Trace, b: Trace, updates: Updates, ours: Sequence[Place], theirs: Sequence[Place], distance: float
-) -> list[Pair]:
+def _paired(partners: Partners, ours: Sequence[Place], theirs: Sequence[Place], distance: float) -> list[Pair]:
     """Pair the outputs with one value: in order, preferring the same kind of operator. Outputs of A that are left over share the first of B."""
-    free = list(theirs)
+    a, b, free = partners.a, partners.b, list(theirs)
     found = []
     for place in ours:
         record, node = a.at(place), a.nodes[place[0]]
-        fitting = [
-            each
-            for each in theirs
-            if updates.may_pair(place, each) and not _are_of_other_passes(node, b.nodes[each[0]])
-        ]
+        fitting = [each for each in theirs if partners.may_pair(place, each)]
         if not fitting:
             continue
         left = [each for each in fitting if each in free]
@@ -335,18 +337,6 @@ def _paired(
     return found
 
 
-def _are_of_other_passes(one: Node, other: Node) -> bool:
-    """Whether MindSpore ran one operator in the forward pass and the other one in the backward pass: a gradient may equal what another variant of
-    the forward operator would give.
-    """
-    return are_of_mindspore(one, other) and {one.op.phase, other.op.phase} == {"forward", "backward"}
-
-
-def are_of_mindspore(one: Node, other: Node) -> bool:
-    """Whether MindSpore ran both operators, whose phases are then known in each mode."""
-    return is_of_mindspore(one) and is_of_mindspore(other)
-
-
 def same_kind(one: Node, other: Node) -> bool:
     """Whether two operators have the same type name, or share a row of the table of operator types."""
     if one.bare_type.lower() == other.bare_type.lower():
@@ -355,7 +345,7 @@ def same_kind(one: Node, other: Node) -> bool:
 
 
 def match_flow(
-    a: Sequence[Node], b: Sequence[Node], flows: tuple[Flow, Flow], may_pair: Callable[[Node, Node], bool]
+    a: Sequence[Node], b: Sequence[Node], flows: tuple[Flow, Flow], partners: Partners
 ) -> Mapping[Place, Pair]:
     """Pair first outputs of one kind, size and phase whose inputs have counterparts, in any order: for values that differ too much to be matched.
 
@@ -364,7 +354,7 @@ def match_flow(
     found: dict[Place, Pair] = {}
     free = [node for node in a if _has_first_output(node)]
     waiting = [node for node in b if _has_first_output(node)]
-    while (one_and_other := _next_of_flow(free, waiting, flows, may_pair)) is not None:
+    while (one_and_other := _next_of_flow(free, waiting, flows, partners)) is not None:
         one, other = one_and_other
         free.remove(one)
         waiting.remove(other)
@@ -380,7 +370,7 @@ def _next_of_flow(
     free: Sequence[Node],
     waiting: Sequence[Node],
     flows: tuple[Flow, Flow],
-    may_pair: Callable[[Node, Node], bool],
+    partners: Partners,
 ) -> tuple[Node, Node] | None:
     """The next node of A and of B that `match_flow` pairs."""
     given = {one.index: flows[0].read(one) for one in free}
@@ -391,7 +381,11 @@ def _next_of_flow(
         if all(each is None for each in read):
             continue
         likely = [
-            one for one in free if given[one.index] == wanted and _is_like(one, other) and may_pair(one, other)
+            one
+            for one in free
+            if given[one.index] == wanted
+            and _is_like(one, other)
+            and partners.may_pair((one.index, 0), (other.index, 0))
         ]
         best = max(likely, key=lambda one: (one.op.line == other.op.line, _nearness_of(one, other)), default=None)
         if best is not None and None not in read:
@@ -445,9 +439,7 @@ def _nearness_of(one: Node, other: Node) -> float:
     return _nearness(one.outputs[0].numpy(), other.outputs[0].numpy())
 
 
-def match_kinds(
-    a: Sequence[Node], b: Sequence[Node], may_pair: Callable[[Node, Node], bool]
-) -> Mapping[Place, Pair]:
+def match_kinds(a: Sequence[Node], b: Sequence[Node], may_pair: Callable[[Node, Node], bool]) -> Mapping[Place, Pair]:
     """Pair first outputs by kind, size and likeness, keeping the order of both sides: for values that differ too much to be matched."""
     most = np.zeros((len(a) + 1, len(b) + 1), np.float32)
     likeness = _likeness(a, b, may_pair)
