@@ -52,7 +52,7 @@ FAULTS = (
         "split",
         "reset, update =",
         "update, reset =",
-        "split: *; *: Mul|Contiguous",
+        "split: *; *: Mul|Sub|SubExt|Rsubs|Contiguous",
     ),
     Fault(
         "slice",
