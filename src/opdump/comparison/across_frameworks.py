@@ -12,7 +12,7 @@ from typing import Final
 from opdump.adapters.replay import replayer_of
 from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.arguments import differing, told_of
+from opdump.comparison.arguments import other_writes
 from opdump.comparison.differences import Array, epsilon_of, in_roundings
 from opdump.comparison.kernel_accuracy import has_graphs
 from opdump.comparison.nodes import Node, Place, Suspect, pass_of, reachable
@@ -143,7 +143,9 @@ def compare_across(
     _count(a, b, found, matched, sides)
     found.suspects = found.suspects or _other_results(a, b, pairs, matched)
     if found.suspects:
-        found.suspects = [*_other_parameters(a, b, pairs), *_by_pass(found.suspects)]
+        # An exporter gives parameters with the same elements one name.
+        other_parameters = _other_parameters(a, b, pairs) if of_two_modes(a, b) else []
+        found.suspects = [*other_parameters, *_by_pass(found.suspects)]
     if not found.suspects and _open_results(a, b, pairs, matched):
         found.notes.append(
             "both programs have results that were not found in the other; whether these agree is not proven"
@@ -180,7 +182,7 @@ def _other_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Mat
         list(_results_apart(a, b, pairs))
         or _results_lost(a, b, pairs, matched)
         or _results_of_other_shapes(a, b, matched)
-        or _other_writes(a, b, pairs)
+        or other_writes(a, b)
     )
 
 
@@ -270,16 +272,6 @@ def _results_of_other_shapes(a: Trace, b: Trace, matched: Matched) -> list[Suspe
         if same and all(b.at(each).shape != a.at(place).shape for each in same):
             what = f"a result has the shape {shown_shape(a.at(place).shape)} in one run and {shown_shape(b.at(same[0]).shape)} in the other"
             return [Suspect("result", a.nodes[place[0]], b.nodes[same[0][0]], "output", same[0][1], math.inf, what)]
-    return []
-
-
-def _other_writes(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> list[Suspect]:
-    """The first operator that writes states with other arguments than its counterpart, if the dump does not have these states."""
-    for pair in sorted(pairs.values(), key=lambda pair: pair.b):
-        one, other = a.nodes[pair.a[0]], b.nodes[pair.b[0]]
-        if one.kernel == other.kernel and one.writes_unseen and (arguments := differing(one, other)):
-            what = f"{told_of(arguments)}; the dump does not have the states that it writes"
-            return [Suspect("argument", one, other, "output", pair.b[1], math.inf, what)]
     return []
 
 

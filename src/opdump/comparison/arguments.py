@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import (
     LEAST_FILL,
@@ -18,7 +20,8 @@ from opdump.comparison.differences import (
     same_statistics,
 )
 from opdump.comparison.nodes import Node, Place, Suspect, are_of_two_modes, reachable
-from opdump.comparison.trace import Trace
+from opdump.comparison.trace import Trace, leaf_name, names_a_state
+from opdump.graph import PARAMETER_PREFIX
 
 _OF_NO_VALUE: Final = frozenset(
     {"device", "pin_memory", "layout", "memory_format", "non_blocking", "generator", "dtype", "implicit", "copy"}
@@ -166,6 +169,44 @@ def other_arguments(a: Trace, b: Trace, alignment: Alignment) -> Iterator[OtherA
             continue  # the fill value of a mask, which may be any large number
         if one.inputs.keys() == other.inputs.keys() and all(_has_same_input(one, other, slot) for slot in other.inputs):
             yield OtherArguments(one, other, arguments, _differing_output(one, other, read))
+
+
+def other_writes(a: Trace, b: Trace) -> list[Suspect]:
+    """The first operator that writes states in place with other arguments than in A, if the dump does not have them at the operator. Not if the runs
+    have these states at the end of the step, and they are the same.
+    """
+    writers = dict(_writers(a))
+    for key, other in _writers(b):
+        one = writers.get(key)
+        arguments = {} if one is None else differing(one, other)
+        if arguments and not _leave_the_same(a, b, key[1]):
+            what = f"{told_of(arguments)}; the dump does not have the states that it writes"
+            return [Suspect("argument", one, other, "output", 0, math.inf, what)]
+    return []
+
+
+_Writer = tuple[str, tuple[str, ...], int]
+"""The kernel of an operator, the names of the states that it reads, and how many such operators ran before."""
+
+
+def _writers(trace: Trace) -> Iterator[tuple[_Writer, Node]]:
+    """The operators that write states that are not among their outputs, in order."""
+    counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    for node in trace.nodes:
+        states = tuple(name for record in node.inputs.values() if names_a_state(name := leaf_name(record)))
+        if node.writes_unseen and states:
+            yield (node.kernel, states, counts[node.kernel, states]), node
+            counts[node.kernel, states] += 1
+
+
+def _leave_the_same(a: Trace, b: Trace, states: Sequence[str]) -> bool:
+    """Whether both runs have the states at the end of the step, and these are the same within rounding."""
+    for name in states:
+        records = [trace.finals.get(name.removeprefix(PARAMETER_PREFIX)) for trace in (a, b)]
+        off = None if None in records else distance(*filter(None, records))
+        if off is None or off > RESULT.of(coarsest(filter(None, records))):
+            return False
+    return True
 
 
 def does_the_same(one: Node, other: Node) -> bool:

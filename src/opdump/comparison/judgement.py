@@ -27,7 +27,7 @@ from opdump.comparison.across_frameworks import (
     without_counterpart,
 )
 from opdump.comparison.alignment import Alignment, Precedents, align
-from opdump.comparison.arguments import told_choices
+from opdump.comparison.arguments import other_writes, told_choices
 from opdump.comparison.by_bounds import Bounded, is_bounded, judge_by_bounds
 from opdump.comparison.by_statistics import StatisticsComparison, have_same_phases
 from opdump.comparison.causes import proven_first
@@ -335,7 +335,7 @@ class _RankJudge:
         spread = None if self._values is None else self._values.spread
         self._weigh_by_results(a, b, alignment, graphs, spread)
         if not found.suspects:
-            found.suspects = not_finite(a, b, alignment)
+            found.suspects = other_writes(a, b) or not_finite(a, b, alignment)
         if not found.suspects:
             left = unexplained(a, b, alignment, spread or step.float64_check.spread, graphs)
             found.suspects = (step.found.permuted or left) if left else []

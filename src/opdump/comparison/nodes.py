@@ -87,6 +87,12 @@ class Node:
         return unspecified_outputs(self.kernel)
 
     @cached_property
+    def specified_outputs(self) -> Mapping[int, TensorRecord]:
+        """The outputs whose contents are specified."""
+        unspecified = self.unspecified
+        return {slot: record for slot, record in self.outputs.items() if slot not in unspecified}
+
+    @cached_property
     def concepts(self) -> frozenset[str]:
         """The concepts of the operator in the table of operator types, which are the same for all frameworks."""
         return frozenset(row.concept for row in rows_of(self.kernel))

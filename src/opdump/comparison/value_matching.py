@@ -229,7 +229,7 @@ def _values(trace: Trace, without: Collection[int] = ()) -> list[_Value]:
     found: dict[object, _Value] = {}
     for node in trace.nodes:
         given = {slot: record for slot, record in node.inputs.items() if slot not in node.makers}
-        made = {} if node.index in without else node.outputs
+        made = {} if node.index in without else node.specified_outputs
         for is_made, records in ((False, given), (True, made)):
             for slot, record in records.items():
                 key = _key_of(record)
@@ -487,7 +487,8 @@ def _nearness(one: Array, other: Array) -> float:
 
 
 def _has_first_output(node: Node) -> bool:
-    return 0 in node.outputs and has_elements(node.outputs[0]) and 0 not in node.outputs[0].shape
+    record = node.specified_outputs.get(0)
+    return record is not None and has_elements(record) and 0 not in record.shape
 
 
 def match_names(a: Trace, b: Trace) -> Mapping[Place, Pair]:
