@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from opdump.adapters.replay import AS_RECORDED, Replayed
-from opdump.comparison.accuracy import UNLIKE_FRAMEWORKS, own_errors, told_error
+from opdump.comparison.accuracy import UNLIKE_FRAMEWORKS, distance, own_errors, told_error
 from opdump.comparison.arguments import chosen_rounding
 from opdump.comparison.differences import (
     Array,
@@ -325,6 +325,8 @@ _EXPLAINS: Final = 4.0
 _REORDERS: Final = frozenset({"ReorderInput", "ReorderOutput"})
 """Operators of ONNX Runtime between kernels with another order of elements. They are no part of the program."""
 _MOST_CHANGES: Final = 128
+_CLOSE: Final = 1e-4
+"""Inputs of two operators that differ by at most this, relative to their size, are the same but for rounding."""
 _MOST_LISTED: Final = 6
 _SCALED: Final = 1e-5
 """Channels count as scaled if the remaining relative difference is below this."""
@@ -391,9 +393,37 @@ def named(
         io: IO = "input" if found.kind == "parameter" else "output"
         evidence = f"{found.evidence}; {how}"
         one, slot = (found.node, found.slot) if found.told is None else (found.told, 0)
+        first = _first_apart(a, b, found, {node.index for node in theirs})
+        if first is not None:
+            return Suspect("operator", *first, "output", 0, failure.times, evidence)
         return Suspect(found.kind, one, found.other or other, io, slot, failure.times, evidence)
     kind, one, another = _lone_operators(ours, theirs, other)
     return Suspect(kind, one, another, "output", 0, failure.times, how)
+
+
+def _first_apart(a: Trace, b: Trace, found: _Change, segment: Collection[int]) -> tuple[Node, Node] | None:
+    """The operators of A and of B that an explaining value of B leads back to, as long as operators of one kind differ in one input; None if it
+    leads to no other.
+    """
+    maker = found.node.makers.get(found.slot)
+    if found.values is None or found.other is None or maker is None:
+        return None
+    one, other = a.nodes[maker[0]], found.other
+    while same_kind(one, other):
+        slots = [slot for slot in one.inputs.keys() & other.inputs.keys() if not _are_close(one, other, slot)]
+        ours, theirs = (node.makers.get(slots[0]) if len(slots) == 1 else None for node in (one, other))
+        if theirs is None or theirs[0] not in segment:
+            break
+        other = b.nodes[theirs[0]]
+        if ours is None:
+            break
+        one = a.nodes[ours[0]]
+    return None if other is found.other else (one, other)
+
+
+def _are_close(one: Node, other: Node, slot: int) -> bool:
+    off = distance(one.inputs[slot], other.inputs[slot])
+    return off is not None and off <= _CLOSE
 
 
 def _lone_operators(ours: Sequence[Node], theirs: Sequence[Node], other: Node) -> tuple[Kind, Node, Node]:
