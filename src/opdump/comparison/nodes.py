@@ -76,10 +76,12 @@ class Node:
 
     @cached_property
     def arranges(self) -> bool:
-        """Whether the operator only moves elements. One that makes floats of integers, such as a one-hot encoding, chooses their values."""
-        first = self.inputs.get(0)
-        makes = self.rounding and first is not None and first.dtype.startswith(("int", "uint"))
-        return self.operator_class == "moves" and not makes
+        """Whether the operator only moves elements. One that makes floats of integers, such as a one-hot encoding, chooses their values, and so does
+        one that reads nothing.
+        """
+        if self.operator_class != "moves" or 0 not in self.inputs:
+            return False
+        return not (self.rounding and self.inputs[0].dtype.startswith(("int", "uint")))
 
     @cached_property
     def unspecified(self) -> frozenset[int]:

@@ -393,6 +393,9 @@ def named(
         io: IO = "input" if found.kind == "parameter" else "output"
         evidence = f"{found.evidence}; {how}"
         one, slot = (found.node, found.slot) if found.told is None else (found.told, 0)
+        if found.other is not None and not found.other.inputs:
+            # B has a constant, such as the gradient of what it does not use, and A computes a value: from its first operator that B lacks.
+            one = next(iter(_without_counterpart(ours, theirs)), one)
         first = _first_apart(a, b, found, {node.index for node in theirs})
         if first is not None:
             return Suspect("operator", *first, "output", 0, failure.times, evidence)
@@ -508,13 +511,23 @@ def _changes(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str
                     evidence = f"{name}: {old} in {sides[0]}, as if {value} in {sides[1]}"
                     yield _Change("argument", node, evidence, op=changed)
     yield from _other_parameters(ours, theirs, sides)
-    alone = _without_counterpart(ours, theirs)
-    for node in (*alone, *(each for each in ours if each not in alone)):
+    alone, others = _without_counterpart(ours, theirs), _without_counterpart(theirs, ours)
+    values = list(_values(theirs))
+    yield from _passing(alone, sides)
+    for other, record in values:
+        if other in others:
+            yield from _read_instead(ours, other, record, sides, "extra")
+    yield from _passing([each for each in ours if each not in alone], sides)
+    for other, record in values:
+        if other not in others:
+            yield from _read_instead(ours, other, record, sides, "operator")
+
+
+def _passing(nodes: Iterable[Node], sides: tuple[str, str]) -> Iterator[_Change]:
+    """The changes with which operators pass on an input."""
+    for node in nodes:
         for slot in _passed(node):
             yield _Change("missing", node, f"has no counterpart in {sides[1]}", passes=slot)
-    others = _without_counterpart(theirs, ours)
-    for other, record in _values(theirs):
-        yield from _read_instead(ours, other, record, sides, "extra" if other in others else "operator")
 
 
 def _passed(node: Node) -> list[int]:
@@ -567,8 +580,11 @@ def _read_instead(
 
 def _other_parameters(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str]) -> Iterator[_Change]:
     leaves = list(_once(_leaves(theirs)))
+    names = {leaf_name(leaf) for _, _, leaf in leaves} - {""}
     for node, slot, record in _once(_leaves(ours)):
         mine = record.numpy()
+        if mine.size == 1 and leaf_name(record) in names:
+            continue  # B reads it too, and one number, such as a momentum of 0, explains anything
         for other, _, leaf in leaves:
             if math.prod(leaf.shape) != mine.size or leaf.dtype != record.dtype:
                 continue
