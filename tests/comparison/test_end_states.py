@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from opdump.comparison.execution import Execution
 from opdump.comparison.memory import Carried, Named, StateMapping
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace
+from opdump.comparison.unexplained import results
 from opdump.records import TensorRecord
 from tests.comparison.hand_made import Array, node, record
 
@@ -264,3 +266,10 @@ def test_an_end_without_a_finite_value_is_only_the_same_as_itself(value: float) 
     assert not is_same(kept, lost)
     assert not is_same(lost, kept)
     assert np.isfinite(lost.tolerance)
+
+
+@pytest.mark.parametrize(("kernel", "count"), [("mindspore::Adam", 0), ("mindspore::ApplyMomentum", 1)])
+def test_an_output_with_unspecified_content_is_no_write_to_a_parameter(kernel: str, count: int) -> None:
+    update = node(0, "Update", [record(WEIGHT, 0, "Parameter.weight")], [record(WEIGHT, 0, io="output")], "optimizer")
+    update = replace(update, op=replace(update.op, kernel=kernel))
+    assert len(results(Trace(0, 0, [update])).written) == count

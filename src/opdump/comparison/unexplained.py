@@ -449,7 +449,7 @@ def _last_writes(trace: Trace) -> Iterator[Place]:
         for record in node.inputs.values():
             if record.memory is not None and not record.skip and record.memory.storage not in made:
                 before.add(record.memory.storage)
-        for slot, record in node.outputs.items():
+        for slot, record in node.specified_outputs.items():
             if record.memory is not None and not record.skip and 0 not in record.shape:
                 made.add(record.memory.storage)
                 last[record.memory.storage, record.memory.offset] = (node.index, slot)

@@ -138,7 +138,7 @@ def _updates(trace: Trace) -> dict[Place, str]:
     return {
         (node.index, slot): names[record.memory.storage]
         for node in trace.nodes
-        for slot, record in node.outputs.items()
+        for slot, record in node.specified_outputs.items()
         if record.memory is not None and record.memory.storage in names
     }
 
