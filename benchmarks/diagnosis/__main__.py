@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     workers = Workers(asked.jobs, asked.framework)
     try:
         with tempfile.TemporaryDirectory(prefix="opdump-diagnosis-", dir=_memory()) as folder:
-            dumps = Dumps(asked.cache or Path(folder), keep=asked.cache is not None)
+            dumps = Dumps(asked.cache or Path(folder), pairs, keep=asked.cache is not None)
             return _verified(workers, pairs, dumps) if asked.verify else _measured(workers, pairs, dumps, asked)
     finally:
         workers.close()

@@ -67,11 +67,6 @@ class Program:
         digest = hashlib.sha256("\0".join([self.source(), *self.settings]).encode()).hexdigest()
         return f"{self.framework}-{self.script}-{digest[:16]}"
 
-    @property
-    def lasting(self) -> bool:
-        """Whether several pairs are likely to use it."""
-        return not self.edits and not self.settings
-
     def source(self) -> str:
         """The text that runs. Raises ValueError if an edit does not apply exactly once."""
         lines = original(self).splitlines()

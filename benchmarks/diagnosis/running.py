@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -57,11 +58,12 @@ class Workers:
 
 
 class Dumps:
-    """Dumps in a directory, by program and mode. `drop` deletes those of changed networks; others are kept."""
+    """Dumps in a directory, by program and mode. Unless `keep`, those of a program are deleted when all `pairs` with it are done."""
 
-    def __init__(self, root: Path, *, keep: bool = False) -> None:
+    def __init__(self, root: Path, pairs: Iterable[Pair] = (), *, keep: bool = False) -> None:
         self.root = root
         self._keep = keep
+        self._uses = Counter(program.key for pair in pairs for program in (pair.a, pair.b))
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
@@ -103,9 +105,14 @@ class Dumps:
                 out.with_suffix(".done").touch()
         return out
 
-    def drop(self, program: Program) -> None:
-        if not program.lasting and not self._keep:
-            shutil.rmtree(self.root / program.key, ignore_errors=True)
+    def done(self, pair: Pair) -> None:
+        """Delete the dumps of the programs of a pair that no other pair needs."""
+        for program in (pair.a, pair.b):
+            with self._lock:
+                self._uses[program.key] -= 1
+                is_last = self._uses[program.key] <= 0
+            if is_last and not self._keep:
+                shutil.rmtree(self.root / program.key, ignore_errors=True)
 
 
 def scores_of(worker: Worker, pair: Pair, dumps: Dumps, methods: Iterable[str], modes: Iterable[str]) -> list[Score]:
@@ -116,6 +123,5 @@ def scores_of(worker: Worker, pair: Pair, dumps: Dumps, methods: Iterable[str], 
         reader = min((pair.a.runs_in, pair.b.runs_in), key=FRAMEWORKS.index)  # PyTorch runs most operators again
         answers = worker.of(reader).ask("compare", a=str(a), b=str(b), methods=list(methods))
         found += [scored(pair, method, mode, answer) for method, answer in answers.items()]
-    dumps.drop(pair.b)
-    dumps.drop(pair.a)
+    dumps.done(pair)
     return found

@@ -27,8 +27,7 @@ def complaints(worker: Worker, pair: Pair, dumps: Dumps) -> list[str]:
         found = _of_fault(worker, pair, dumps) if pair.truth else _of_clean(worker, pair, dumps)
     except RuntimeError as error:
         found = [str(error).splitlines()[-1]]
-    dumps.drop(pair.a)
-    dumps.drop(pair.b)
+    dumps.done(pair)
     return [f"{pair.name}: {complaint}" for complaint in found]
 
 
