@@ -146,9 +146,40 @@ def _value(record: TensorRecord) -> Any:
     return bool(value) if record.dtype == "bool" else value
 
 
+_SIZES: Final = frozenset(
+    """axes axis begin block_shape concat_dim crops depth dim dimension dims element_shape end fft_length filter_sizes input_sizes k ksize
+    max_output_size multiples num num_lower num_segments num_upper orig_input_shape output_shape paddings perm reduction_indices s0 s1 shape size
+    size_splits split_dim strides""".split()
+)
+"""Inputs of TensorFlow's operators that decide shapes, axes and places."""
+
+
+def with_sizes(
+    op: OpRecord, inputs: dict[int, TensorRecord], outputs: Mapping[int, TensorRecord]
+) -> tuple[OpRecord, dict[int, TensorRecord]]:
+    """Move shapes, axes and places from the inputs of an operator of TensorFlow to its arguments, by name: what one program computes is a constant
+    in another. A reshape to the shape [-1, 3] has the shape of its output.
+    """
+    sizes = {slot: record for slot, record in inputs.items() if _is_size(record)}
+    values = {slot: value for slot, record in sizes.items() if (value := _value(record)) is not None}
+    if not values:
+        return op, inputs
+    arguments = {sizes[slot].argument: value for slot, value in values.items()}
+    if op.op_type == "Reshape" and 0 in outputs:
+        arguments["shape"] = [*outputs[0].shape]
+    return (
+        replace(op, arguments={**op.arguments, **arguments}),
+        {slot: record for slot, record in inputs.items() if slot not in values},
+    )
+
+
+def _is_size(record: TensorRecord) -> bool:
+    return record.argument in _SIZES and "int" in record.dtype and math.prod(record.shape) <= _LONGEST
+
+
 _INPUT: Final = re.compile(r"inputs\d+")
-_WITH_VARIABLES: Final = "tf::"
-"""Begins the kernels of operators that name a variable as the source of its value, whatever wrote it."""
+_TENSORFLOW: Final = "tf::"
+"""Begins the kernels of TensorFlow's operators, which name a variable as the source of its value, whatever wrote it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,34 +244,6 @@ def only(trace: Trace, selects: Callable[[str, str], bool]) -> Trace:
         trace,
         nodes=nodes,
         finals={name: record for name, record in trace.finals.items() if selects(name, "Parameter")},
-    )
-
-
-def have_rewritten_graphs(a: Trace, b: Trace) -> bool:
-    """Whether TensorFlow ran the programs in different modes: few operators have the same name. A graph is rewritten before it runs, so
-    its operators run again on the recorded inputs would be compared with what other operators made.
-    """
-    names = [{node.op.op_name for node in trace.nodes if node.op.kernel.startswith("tf::")} for trace in (a, b)]
-    return all(names) and len(names[0] & names[1]) < _SAME_MODE * min(map(len, names))
-
-
-_SAME_MODE: Final = 0.5
-"""Two programs ran in the same mode if at least this share of the smaller one's operators has the same names."""
-
-
-def without_evidence(trace: Trace) -> Trace:
-    """The trace of a TensorFlow program with operators that cannot be run again, and without the values of variables at their handles."""
-    return replace(trace, nodes=[_without_evidence(node) for node in trace.nodes])
-
-
-def _without_evidence(node: Node) -> Node:
-    handles = {slot for slot, record in node.inputs.items() if record.memory is not None}
-    return replace(
-        node,
-        op=replace(node.op, kernel=node.op.kernel.removeprefix(_WITH_VARIABLES)),
-        inputs={slot: record for slot, record in node.inputs.items() if slot not in handles},
-        outputs={slot: record for slot, record in node.outputs.items() if record.memory is None},
-        makers={slot: maker for slot, maker in node.makers.items() if slot not in handles},
     )
 
 
@@ -377,9 +380,9 @@ class _StepReader:
                 self.updates[index] = name
             inputs, outputs = (_in_graph_shapes(op, records) for records in (inputs, outputs))
             op, inputs = as_read(op, inputs)
-        has_variables = op.kernel.startswith(_WITH_VARIABLES)
+        has_variables = op.kernel.startswith(_TENSORFLOW)
         if has_variables:
-            inputs = self._variables.read(inputs)
+            op, inputs = with_sizes(op, self._variables.read(inputs), outputs)
         inputs, makers = self._with_makers(op, inputs, outputs)
         if has_variables:
             outputs = self._variables.written(index, outputs)
@@ -401,13 +404,7 @@ class _StepReader:
             repeated, makers = self._repeated(outputs)
             if repeated:
                 return repeated, makers
-        makers = {slot: maker for slot, record in inputs.items() if (maker := self._maker(record)) is not None}
-        for slot, (index, output) in makers.items():
-            made = self.nodes[index].outputs.get(output)
-            if made is not None and made.memory is not None and not inputs[slot].source and inputs[slot].memory is None:
-                # The value of a variable that the program reads without an operator.
-                inputs[slot] = replace(inputs[slot], memory=made.memory)
-        return inputs, makers
+        return inputs, {slot: maker for slot, record in inputs.items() if (maker := self._maker(record)) is not None}
 
     def _in_given_shape(
         self,

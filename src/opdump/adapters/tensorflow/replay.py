@@ -90,7 +90,9 @@ def _run(op: OpRecord, inputs: Mapping[int, TensorRecord], given: Mapping[int, A
         return [tensors[max(tensors)]]
     handles: list[Any] = []
     flat: list[Any] = []
-    for slot, is_handle in enumerate(_handles_of(op, op_def)):
+    for slot, (argument, is_handle) in enumerate(_slots_of(op, op_def)):
+        if slot not in tensors and argument.name in op.arguments:
+            tensors[slot] = _size(op, argument)
         if slot not in tensors:
             raise CannotReplayError(f"the dump does not have input {slot} of {op.op_name}")
         if is_handle:
@@ -114,8 +116,14 @@ def _definition_of(op: OpRecord) -> Any:
     return found
 
 
-def _handles_of(op: OpRecord, op_def: Any) -> Iterator[bool]:
-    """For each input of an operator, whether it is the handle of a variable."""
+def _size(op: OpRecord, argument: Any) -> Any:
+    """An input that decides a shape, an axis or a place, from the arguments, where comparisons have it."""
+    dtype = op.arguments.get(argument.type_attr, "int32") if argument.type_attr else argument.type
+    return tf.constant(op.arguments[argument.name], tf.dtypes.as_dtype(dtype))
+
+
+def _slots_of(op: OpRecord, op_def: Any) -> Iterator[tuple[Any, bool]]:
+    """For each input of an operator, its definition, and whether it is the handle of a variable."""
     for argument in op_def.input_arg:
         count = 1
         if argument.number_attr:
@@ -123,7 +131,7 @@ def _handles_of(op: OpRecord, op_def: Any) -> Iterator[bool]:
         elif argument.type_list_attr:
             count = len(op.arguments[argument.type_list_attr])
         for _ in range(count):
-            yield argument.type == tf.resource.as_datatype_enum
+            yield argument, argument.type == tf.resource.as_datatype_enum
 
 
 def _count_of_outputs(op: OpRecord, op_def: Any) -> int:
@@ -210,7 +218,7 @@ def _script_of(
     title: str,
 ) -> Script:
     op_def = _definition_of(op)
-    if any(_handles_of(op, op_def)):
+    if any(is_handle for _, is_handle in _slots_of(op, op_def)):
         raise CannotReplayError(f"cannot write a program that runs {op.kernel}: it reads or writes a variable")
     given = _inputs_of(inputs, values)
     parts = []

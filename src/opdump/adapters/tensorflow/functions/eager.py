@@ -17,12 +17,14 @@ from operator import itemgetter
 from typing import Any, Final
 
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute, record
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import script_ops
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from opdump.adapters.graph_runtime import NamedOperator, live_tensor
 from opdump.adapters.host import HostTensor, host_tensor
@@ -40,6 +42,8 @@ from opdump.recorder import LiveTensor
 from opdump.records import Phase, SkipReason
 
 _MOST_ARGUMENTS: Final = 10_000
+_READ: Final = "ReadVariableOp"
+_NO_CALL: Final = ("", ())
 
 
 class EagerCapture:
@@ -75,6 +79,7 @@ class EagerCapture:
         if not self._selection.is_empty:
             self._entry.attach()
             self._watch_callbacks()
+            self._watch_calls()
             self._datasets = DatasetFunctions(self._capture, self._model, self._selection, steps)
             self._datasets.open()
         self.step_changed()
@@ -167,6 +172,35 @@ class EagerCapture:
 
         self._replacements.replace(script_ops.FuncRegistry, "__call__", call)
 
+    def _watch_calls(self) -> None:
+        """Remember what the program gives to the operator that runs, for `_reads`."""
+        original = pywrap_tfe.TFE_Py_FastPathExecute
+        here = self._here
+
+        def execute_operator(context: Any, op_type: str, name: Any, *arguments: Any) -> Any:
+            before, here.call = getattr(here, "call", _NO_CALL), (op_type, arguments)
+            try:
+                return original(context, op_type, name, *arguments)
+            finally:
+                here.call = before
+
+        self._replacements.replace(pywrap_tfe, "TFE_Py_FastPathExecute", execute_operator)
+
+    def _reads(self, op_type: str, op_def: Any, inputs: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        """The handle of each variable that the program gave to an operator as a tensor, and the value that the runtime read from it.
+
+        It reads such a variable by a ReadVariableOp that it passes to no callback.
+        """
+        called, arguments = getattr(self._here, "call", _NO_CALL)
+        if called != op_type:
+            return
+        given: list[Any] = []
+        for argument, each in zip(op_def.input_arg, arguments, strict=False):
+            given += each if argument.number_attr or argument.type_list_attr else [each]
+        for each, tensor in zip(given, inputs, strict=False):
+            if isinstance(each, BaseResourceVariable) and tensor.dtype != tf.resource:
+                yield each.handle, tensor
+
     def _ran(
         self,
         op_type: str | bytes,
@@ -191,6 +225,9 @@ class EagerCapture:
                 with self._capture.lock:
                     if self._steps is not None:
                         with self._capture.recorder.losing(name):
+                            for handle, value in self._reads(name, op_def, inputs):
+                                dtype = ("dtype", value.dtype.as_datatype_enum)
+                                self._emit(_READ, op_def_registry.get(_READ), [handle], dtype, [value], self._steps)
                             self._emit(name, op_def, inputs, attrs, outputs or (), self._steps)
         return outputs if len(eager_context.context().op_callbacks) > 1 else None
 
@@ -263,7 +300,7 @@ class EagerCapture:
         if not (writes or operator.op_type in READS) or not self._capture.records_variables:
             return given, made
         names = dict(enumerate(each.name for each in op_def.input_arg))
-        if operator.op_type == "ReadVariableOp":
+        if operator.op_type == _READ:
             self._values[inputs[0]._id] = outputs[0]
         for slot, handle in enumerate(inputs):
             if handle.dtype != tf.resource:
