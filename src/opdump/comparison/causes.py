@@ -258,8 +258,7 @@ def _order(suspect: Suspect) -> tuple[int, int]:
     if node is None:
         return 0, 0
     # A graph of TensorFlow runs an operator of the backward pass that reads only constants before the forward pass.
-    is_graph = runs_in_any_order(node) or node.op.kernel.startswith("tf::")
-    return pass_of(node) if is_graph else 0, node.index
+    return pass_of(node) if runs_in_any_order(node) else 0, node.index
 
 
 # Finds the operator that makes an input of B differ from A's.

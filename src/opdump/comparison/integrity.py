@@ -30,7 +30,7 @@ from opdump.comparison.differences import (
 )
 from opdump.comparison.execution import draws, outputs_of_both, recorded
 from opdump.comparison.memory import Memory, Named
-from opdump.comparison.nodes import Kind, Node, Place, Suspect, runs_in_any_order, storages_of
+from opdump.comparison.nodes import Kind, Node, Place, Suspect, is_compiled_by_mindspore, storages_of
 from opdump.comparison.trace import Lifetimes, Trace, leaf_name, lifetimes, names_a_state
 from opdump.graph import CONSTANT_PREFIX, shown_source
 from opdump.records import TensorRecord
@@ -311,7 +311,7 @@ def data_suspect(
     record = other.inputs[slot]
     kind: Kind = "parameter" if names_a_state(leaf_name(record)) else "data"
     what = f"data differ: {apart(*values)}; {changed_since(written_by) if written_by else f'{shown_data(record)}, first read here'}"
-    if runs_in_any_order(other) and record.source.startswith(CONSTANT_PREFIX):  # part of the program, like a number
+    if is_compiled_by_mindspore(other) and record.source.startswith(CONSTANT_PREFIX):  # part of the program, like a number
         kind, what = "argument", f"a constant of the compiled code differs: {apart(*values)}"
     score, amount = in_roundings(found.relative, epsilon_of(record.dtype)), amount_apart(*values)
     return Suspect(kind, one, other, "input", slot, score, what, amount)

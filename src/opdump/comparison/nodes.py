@@ -192,7 +192,7 @@ def may_leave_results(node: Node) -> bool:
     After the forward pass, operators write their results to lasting memory. Only in eager JAX are they new arrays, and MindSpore's compiled code has no
     operator whose output is not used.
     """
-    return node.op.phase == "forward" or (is_of_jax(node) and not node.op.graph_id) or runs_in_any_order(node)
+    return node.op.phase == "forward" or (is_of_jax(node) and not node.op.graph_id) or is_compiled_by_mindspore(node)
 
 
 _PASSES: Final[Mapping[Phase, int]] = {"forward": 0, "recomputation": 0, "backward": 1, "optimizer": 2}
@@ -204,7 +204,11 @@ def pass_of(node: Node | None) -> int:
 
 
 def runs_in_any_order(node: Node) -> bool:
-    """Whether the operator ran in MindSpore's compiled code, which runs operators of all phases in any order that their data allows."""
+    """Whether the operator ran in code that may run operators of all phases in any order that their data allows: MindSpore's compiled code, or TensorFlow."""
+    return is_compiled_by_mindspore(node) or node.op.kernel.startswith("tf::")
+
+
+def is_compiled_by_mindspore(node: Node) -> bool:
     return is_of_mindspore(node) and node.op.graph_id != PYNATIVE
 
 

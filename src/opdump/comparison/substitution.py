@@ -22,6 +22,7 @@ import numpy as np
 
 from opdump.comparison.accuracy import DIVERGENCE
 from opdump.comparison.alignment import Alignment
+from opdump.comparison.arguments import differing
 from opdump.comparison.causes import Sources, fingerprint, is_gradient_of
 from opdump.comparison.differences import (
     Array,
@@ -43,7 +44,7 @@ from opdump.comparison.end_state import (
 )
 from opdump.comparison.execution import Constants, Execution, StepInputs, draws, recorded, recorded_values, replay
 from opdump.comparison.memory import Memory, Named
-from opdump.comparison.nodes import Node, Place, Suspect, reachable, storages_of, without
+from opdump.comparison.nodes import Node, Place, Suspect, reachable, runs_in_any_order, storages_of, without
 from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord
 
@@ -153,7 +154,7 @@ class Substitution:
             is_reached = node.index in self._reached
             if is_reached and self._is_other(node.index, outputs):
                 found.other.add(node.index)
-            if node.moves and writers & found.other:
+            if (node.moves or node.operator_class == "moves") and writers & found.other:
                 found.other.add(node.index)
                 found.copies.add(node.index)
             if (writers or is_reached) and not self._is_known(outputs):
@@ -522,6 +523,12 @@ def attribute(
     refuted = [suspect for place, (suspect, _) in enumerate(suspects) if place in behind]
     rest = [each for place, each in enumerate(suspects) if place not in behind]
     chosen, is_all = substitution.causes([nodes for _, nodes in rest])
+    if not chosen:
+        # A line of a loop differs in each iteration: none of its operators explains the end by itself.
+        lines = _by_line([suspect for suspect, _ in rest])
+        ran = [set().union(*(rest[place][1] for place in places)) for places in lines]
+        of_lines, is_all = substitution.causes(ran)
+        chosen = [place for line in of_lines for place in lines[line]]
     causes = _after_forward([rest[place][0] for place in chosen], [suspect for suspect, _ in rest])
     leading = _leading(a, b, alignment, substitution, rest, causes, is_all=is_all)
     causes = [*leading, *without(causes, leading)]
@@ -529,6 +536,15 @@ def attribute(
     if causes and is_all:
         return Attribution(causes, leading, [*refuted, *others])
     return Attribution(causes, leading, refuted, others if causes else ())
+
+
+def _by_line(suspects: Sequence[Suspect]) -> list[list[int]]:
+    """The places of suspects of one phase and one line of the program, if there are several."""
+    found: dict[object, list[int]] = {}
+    for place, suspect in enumerate(suspects):
+        if suspect.b is not None:
+            found.setdefault((suspect.b.op.phase, suspect.b.op.line), []).append(place)
+    return [places for places in found.values() if len(places) > 1]
 
 
 def _after_forward(causes: Sequence[Suspect], suspects: Sequence[Suspect]) -> list[Suspect]:
@@ -566,7 +582,8 @@ def _leading(
 ) -> list[Suspect]:
     """The causes that come before the others; some of them may not have been suspects."""
     sources = substitution.sources()
-    if _come_first(b, sources, suspects, causes, is_all=is_all):
+    may_follow = not any(_is_another(a, b, alignment, index, suspects) for index in sources)
+    if _come_first(b, sources, suspects, causes, is_all=is_all, may_follow=may_follow):
         # If the output of a maker differs from its partner's, the maker is the cause.
         makers = substitution.makers_elsewhere(sources)
         of_makers = [suspect for suspect, _ in suspects if _says_of(suspect, makers)]
@@ -608,23 +625,39 @@ def _come_first(
     causes: Sequence[Suspect],
     *,
     is_all: bool,
+    may_follow: bool,
 ) -> bool:
     """Whether the sources are on one line and before the causes, or before the suspects if there are no causes. Sources behind the causes count if
-    some effects of the causes do not matter.
+    some effects of the causes do not matter, unless they are the same operators as in A and may follow from the causes.
     """
     if not _is_one_line(trace, sources):
         return False
     first, accused = sources[0], causes or [suspect for suspect, _ in suspects]
     if first <= min((suspect.b.index for suspect in accused if suspect.b is not None), default=first):
         return True
+    if may_follow:
+        return False
     if trace.nodes[first].op.phase == "backward":
         return not is_all
     return _is_of_the_model(trace, first) and not (is_all and len(causes) == 1)
 
 
+def _is_another(
+    a: Trace, b: Trace, alignment: Alignment, index: int, suspects: Sequence[tuple[Suspect, AbstractSet[int]]]
+) -> bool:
+    """Whether an operator of B is not the same in A, or is suspected of reading something else."""
+    partner, node = alignment.a_of.get(index), b.nodes[index]
+    if partner is None or a.nodes[partner].bare_type != node.bare_type or differing(a.nodes[partner], node):
+        return True
+    return any(suspect.b is node or index in nodes for suspect, nodes in suspects)
+
+
 def _is_of_the_model(trace: Trace, index: int) -> bool:
-    """Whether a node is in the forward pass, before all gradients and what is done with them (clipping, the optimizer)."""
-    return all(node.op.phase == "forward" for node in trace.nodes[: index + 1])
+    """Whether a node is in the forward pass, before all gradients and what is done with them (clipping, the optimizer). A graph runs some gradients
+    before the forward pass.
+    """
+    before = [trace.nodes[index]] if runs_in_any_order(trace.nodes[index]) else trace.nodes[: index + 1]
+    return all(node.op.phase == "forward" for node in before)
 
 
 def _not_stepped(node: Node) -> Suspect:
