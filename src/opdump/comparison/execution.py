@@ -94,6 +94,12 @@ def _repeated(node: Node) -> list[int]:
     return [slot for slot in node.makers if slot in node.outputs and node.outputs[slot].source]
 
 
+def program_outputs(node: Node) -> dict[int, Array]:
+    """The outputs as recorded, or what the program's operator gives for the recorded inputs if the framework ran another one in its place."""
+    done = replay(node, recorded_inputs(node)) if node.is_rewritten else None
+    return recorded_values(node.outputs) if done is None else dict(done.outputs)
+
+
 def draws(node: Node) -> bool:
     """Whether the node draws random numbers."""
     replayer = replayer_of(node.op)
@@ -200,7 +206,7 @@ def run_reference(trace: Trace, matched: Mapping[int, int], lasting: Collection[
         outputs = replay(node, values) if is_computed else None
         if outputs is not None:
             run.outputs[node.index] = dict(outputs.outputs)
-        run.write(node, recorded_values(node.outputs) if outputs is None else outputs.outputs)
+        run.write(node, program_outputs(node) if outputs is None else outputs.outputs)
     return run
 
 

@@ -36,6 +36,7 @@ from opdump.comparison.execution import (
     draws,
     input_of,
     outputs_of_both,
+    program_outputs,
     recorded,
     recorded_input,
     recorded_inputs,
@@ -255,7 +256,7 @@ class ReferenceReplay:
             self._draw(one, other)
         else:
             self._alike.append((one, other))
-        self.run.write(other, recorded_values(one.outputs))
+        self.run.write(other, program_outputs(one))
 
     def _given(self, one: Node, other: Node, theirs: Mapping[int, Array]) -> _Given:
         """Compare the inputs of B's operator, computed from A's values, with the inputs of A's operator."""
@@ -444,7 +445,7 @@ class ReferenceReplay:
     def _differ(self, one: Node, other: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]) -> bool:
         """Whether any output differs by more than rounding, of constants and of the kernel of A."""
         for slot, found in _differences(reference, actual):
-            own = recorded_output(one, slot)
+            own = None if one.is_rewritten else recorded_output(one, slot)
             is_alike = own is not None and own.shape == reference[slot].shape
             noise = difference(reference[slot], own).absolute if own is not None and is_alike else 0.0
             if self._counts(found, one.outputs[slot], other.outputs.get(slot), noise if math.isfinite(noise) else 0.0):

@@ -177,6 +177,9 @@ def _is_size(record: TensorRecord) -> bool:
     return record.argument in _SIZES and "int" in record.dtype and math.prod(record.shape) <= _LONGEST
 
 
+_HANDS_OUT: Final = frozenset({"tf::IteratorGetNext", "tf::IteratorGetNextSync", "tf::OptionalFromValue", "tf::OptionalGetValue"})
+"""Operators that hand out the data of a data set: its operators run unobserved, so what they make is an input of the program."""
+
 _INPUT: Final = re.compile(r"inputs\d+")
 _TENSORFLOW: Final = "tf::"
 """Begins the kernels of TensorFlow's operators, which name a variable as the source of its value, whatever wrote it."""
@@ -364,7 +367,7 @@ class _StepReader:
             base = self._output(str(op.arguments.get("source", "")), op.graph_id)
             if base is not None:
                 self.views[base] = len(self.nodes), op
-        if op.skip or not execution.tensors:
+        if op.skip or not execution.tensors or op.kernel in _HANDS_OUT:
             return
         inputs, outputs = execution.by_slot()
         if op.op_type != "Parameter" or op.kernel:

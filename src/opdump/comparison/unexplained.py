@@ -38,7 +38,7 @@ from opdump.comparison.end_state import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
 from opdump.comparison.kernel_accuracy import JudgedGraphs
 from opdump.comparison.nodes import Kind, Node, Place, Suspect, may_leave_results, storages_of
-from opdump.comparison.trace import Trace
+from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.op_types import is_dispatched
 from opdump.records import IO, TensorRecord
 
@@ -441,13 +441,15 @@ def _updates_variables(trace: Trace) -> bool:
 
 
 def _last_writes(trace: Trace) -> Iterator[Place]:
-    """The last writes to memory from before the step."""
+    """The last writes to memory from before the step, and to parameters and states, which the first step may create."""
     before = storages_of(trace.finals.values())
     made: set[int] = set()
     last: dict[tuple[int, int], Place] = {}
     for node in trace.nodes:
         for record in node.inputs.values():
-            if record.memory is not None and not record.skip and record.memory.storage not in made:
+            if record.memory is None or record.skip:
+                continue
+            if record.memory.storage not in made or names_a_state(leaf_name(record)):
                 before.add(record.memory.storage)
         for slot, record in node.specified_outputs.items():
             if record.memory is not None and not record.skip and 0 not in record.shape:
