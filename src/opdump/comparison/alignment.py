@@ -6,7 +6,7 @@ import json
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -186,8 +186,8 @@ def arguments_key(node: Node) -> str:
 
 
 def _leaves(node: Node) -> tuple[str, ...]:
-    """The names of the tensors that an operator reads and no operator of the step made. TensorFlow passes the bounds of a slice as tensors without a name: of
-    those, the range.
+    """The names of the tensors that an operator reads and no operator of the step made. TensorFlow passes numbers as tensors without a name: of those, the
+    range.
     """
     is_of_tensorflow = node.op.kernel.startswith("tf::")
     return tuple(
@@ -197,7 +197,7 @@ def _leaves(node: Node) -> tuple[str, ...]:
 
 
 def _range(record: TensorRecord) -> str:
-    if "int" not in record.dtype or math.prod(record.shape) > _FEW:
+    if math.prod(record.shape) > (_FEW if "int" in record.dtype else 1):
         return ""
     return f"{record.statistics.get('min')} to {record.statistics.get('max')}"
 
@@ -311,11 +311,12 @@ def _follow_data(
 ) -> None:
     """Match the remaining nodes by makers, readers and memory, and rematch pairs that contradict the data flow."""
     by_storage = _readers_of_storages(b)
+    steps = _steps_of(a, b, pairs)
     for _ in range(_ROUNDS):
         storages = _common_storages(a, b, pairs, known)
         shared = _read_by_the_model(a, storages)
         owned = owners(a, shared.keys()), owners(b, set(shared.values()))
-        sides = _Sides(a, b, a.users(), b.users(), storages, known, *owned)
+        sides = _Sides(a, b, a.users(), b.users(), storages, known, *owned, steps)
         doubtful = {
             here for here, there in pairs.items() if kinds[here] != "by hand" and sides.is_doubtful(pairs, here, there)
         }
@@ -330,6 +331,22 @@ def _follow_data(
                 pairs[here] = former[here]  # the evidence is balanced, and no better candidate was found
         if pairs == former:
             return
+
+
+_SHARE: Final = 0.1
+
+
+def _steps_of(a: Trace, b: Trace, pairs: Mapping[int, int]) -> dict[int, set[int]]:
+    """For each step of A, the steps of B in which at least a tenth of its pairs are. Runs that are compared as a whole repeat their operators."""
+    counts = Counter((a.nodes[here].op.step, b.nodes[there].op.step) for here, there in pairs.items())
+    totals = Counter[int]()
+    for (step, _), count in counts.items():
+        totals[step] += count
+    found: dict[int, set[int]] = defaultdict(set)
+    for (step, other), count in counts.items():
+        if count >= _SHARE * totals[step]:
+            found[step].add(other)
+    return found
 
 
 def _match_by_evidence(
@@ -352,6 +369,8 @@ def _match_by_evidence(
         near = _near(node, pairs, sides.users_b, sides.storages, by_storage) | sides.of_the_same_owner(node.index)
         candidates = [index for index in near if index in free_b and _key(b.nodes[index]) == key]
         candidates = candidates or [index for index in by_type.get(key, ())[:_MOST_CANDIDATES] if index in free_b]
+        of_step = sides.steps.get(node.op.step)
+        candidates = [index for index in candidates if of_step is None or b.nodes[index].op.step in of_step]
         best, index = max(((sides.score(pairs, node, each), -each) for each in candidates), default=(0.0, 0))
         if best > 1:
             if former.get(node.index) != -index:
@@ -469,6 +488,8 @@ class _Sides:
     owners_a: Mapping[int, int]
     owners_b: Mapping[int, int]
     """The storage of the parameter that each optimizer operator updates."""
+    steps: Mapping[int, Collection[int]]
+    """The steps of B for each step of A, in traces of several steps."""
 
     def of_the_same_owner(self, here: int) -> set[int]:
         """The optimizer operators of B for the parameter that a node of A updates."""
