@@ -369,8 +369,7 @@ def _match_by_evidence(
         near = _near(node, pairs, sides.users_b, sides.storages, by_storage) | sides.of_the_same_owner(node.index)
         candidates = [index for index in near if index in free_b and _key(b.nodes[index]) == key]
         candidates = candidates or [index for index in by_type.get(key, ())[:_MOST_CANDIDATES] if index in free_b]
-        of_step = sides.steps.get(node.op.step)
-        candidates = [index for index in candidates if of_step is None or b.nodes[index].op.step in of_step]
+        candidates = sides.of_the_same_step(node, candidates)
         best, index = max(((sides.score(pairs, node, each), -each) for each in candidates), default=(0.0, 0))
         if best > 1:
             if former.get(node.index) != -index:
@@ -490,6 +489,11 @@ class _Sides:
     """The storage of the parameter that each optimizer operator updates."""
     steps: Mapping[int, Collection[int]]
     """The steps of B for each step of A, in traces of several steps."""
+
+    def of_the_same_step(self, node: Node, candidates: Sequence[int]) -> list[int]:
+        """The candidates in a step of B that stands for the step of a node of A."""
+        steps = self.steps.get(node.op.step)
+        return [index for index in candidates if steps is None or self.b.nodes[index].op.step in steps]
 
     def of_the_same_owner(self, here: int) -> set[int]:
         """The optimizer operators of B for the parameter that a node of A updates."""

@@ -311,7 +311,9 @@ def data_suspect(
     record = other.inputs[slot]
     kind: Kind = "parameter" if names_a_state(leaf_name(record)) else "data"
     what = f"data differ: {apart(*values)}; {changed_since(written_by) if written_by else f'{shown_data(record)}, first read here'}"
-    if is_compiled_by_mindspore(other) and record.source.startswith(CONSTANT_PREFIX):  # part of the program, like a number
+    if is_compiled_by_mindspore(other) and record.source.startswith(
+        CONSTANT_PREFIX
+    ):  # part of the program, like a number
         kind, what = "argument", f"a constant of the compiled code differs: {apart(*values)}"
     score, amount = in_roundings(found.relative, epsilon_of(record.dtype)), amount_apart(*values)
     return Suspect(kind, one, other, "input", slot, score, what, amount)

@@ -52,9 +52,11 @@ from opdump.comparison.result import Neighbour, window
 from opdump.comparison.trace import (
     Trace,
     are_unrelated_programs,
+    lack_evidence,
     nearest_names,
     only,
     with_makers,
+    without_evidence,
 )
 from opdump.comparison.unexplained import Spread, agree, unexplained, unexplained_by_statistics
 from opdump.plan.selection import KernelPattern
@@ -395,7 +397,10 @@ class _Traces:
                 one, other = read_step(self._a, here, self._rank), read_step(self._b, there, self._rank)
             if self._selected[0] != self._selected[1]:
                 one, other = (only(trace, self._is_selected) for trace in (one, other))
-            self._read[number] = with_makers(one), with_makers(other)
+            one, other = with_makers(one), with_makers(other)
+            if lack_evidence(one, other):
+                one, other = without_evidence(one), without_evidence(other)
+            self._read[number] = one, other
             self._read.pop(number - 2, None)
         return self._read[number]
 

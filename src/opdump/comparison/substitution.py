@@ -522,13 +522,7 @@ def attribute(
         behind = set()  # the end states differ, so one of the suspects is the cause
     refuted = [suspect for place, (suspect, _) in enumerate(suspects) if place in behind]
     rest = [each for place, each in enumerate(suspects) if place not in behind]
-    chosen, is_all = substitution.causes([nodes for _, nodes in rest])
-    if not chosen:
-        # A line of a loop differs in each iteration: none of its operators explains the end by itself.
-        lines = _by_line([suspect for suspect, _ in rest])
-        ran = [set().union(*(rest[place][1] for place in places)) for places in lines]
-        of_lines, is_all = substitution.causes(ran)
-        chosen = [place for line in of_lines for place in lines[line]]
+    chosen, is_all = _chosen(substitution, rest)
     causes = _after_forward([rest[place][0] for place in chosen], [suspect for suspect, _ in rest])
     leading = _leading(a, b, alignment, substitution, rest, causes, is_all=is_all)
     causes = [*leading, *without(causes, leading)]
@@ -538,8 +532,21 @@ def attribute(
     return Attribution(causes, leading, refuted, others if causes else ())
 
 
+def _chosen(substitution: Substitution, suspects: Sequence[tuple[Suspect, AbstractSet[int]]]) -> tuple[list[int], bool]:
+    """The causes among the suspects, as from `Substitution.causes`.
+
+    If there is none, all suspects of a line are tried together: a line of a loop differs in each iteration, and none of these explains the end by itself.
+    """
+    chosen, is_all = substitution.causes([nodes for _, nodes in suspects])
+    if chosen:
+        return chosen, is_all
+    lines = _by_line([suspect for suspect, _ in suspects])
+    found, is_all = substitution.causes([set().union(*(suspects[place][1] for place in places)) for places in lines])
+    return [place for line in found for place in lines[line]], is_all
+
+
 def _by_line(suspects: Sequence[Suspect]) -> list[list[int]]:
-    """The places of suspects of one phase and one line of the program, if there are several."""
+    """The places of the suspects of each phase and line of the program that has several."""
     found: dict[object, list[int]] = {}
     for place, suspect in enumerate(suspects):
         if suspect.b is not None:

@@ -147,9 +147,43 @@ def _value(record: TensorRecord) -> Any:
 
 
 _SIZES: Final = frozenset(
-    """axes axis begin block_shape concat_dim crops depth dim dimension dims element_shape end fft_length filter_sizes input_sizes k ksize
-    max_output_size multiples num num_lower num_segments num_upper orig_input_shape output_shape paddings perm reduction_indices s0 s1 shape size
-    size_splits split_dim strides""".split()
+    [
+        "axes",
+        "axis",
+        "begin",
+        "block_shape",
+        "concat_dim",
+        "crops",
+        "depth",
+        "dim",
+        "dimension",
+        "dims",
+        "element_shape",
+        "end",
+        "fft_length",
+        "filter_sizes",
+        "input_sizes",
+        "k",
+        "ksize",
+        "max_output_size",
+        "multiples",
+        "num",
+        "num_lower",
+        "num_segments",
+        "num_upper",
+        "orig_input_shape",
+        "output_shape",
+        "paddings",
+        "perm",
+        "reduction_indices",
+        "s0",
+        "s1",
+        "shape",
+        "size",
+        "size_splits",
+        "split_dim",
+        "strides",
+    ]
 )
 """Inputs of TensorFlow's operators that decide shapes, axes and places."""
 
@@ -160,7 +194,7 @@ def with_sizes(
     """Move shapes, axes and places from the inputs of an operator of TensorFlow to its arguments, by name: what one program computes is a constant
     in another. A reshape to the shape [-1, 3] has the shape of its output.
     """
-    sizes = {slot: record for slot, record in inputs.items() if _is_size(record)}
+    sizes = {slot: record for slot, record in inputs.items() if _is_size(record) and has_elements(record)}
     values = {slot: value for slot, record in sizes.items() if (value := _value(record)) is not None}
     if not values:
         return op, inputs
@@ -177,7 +211,9 @@ def _is_size(record: TensorRecord) -> bool:
     return record.argument in _SIZES and "int" in record.dtype and math.prod(record.shape) <= _LONGEST
 
 
-_HANDS_OUT: Final = frozenset({"tf::IteratorGetNext", "tf::IteratorGetNextSync", "tf::OptionalFromValue", "tf::OptionalGetValue"})
+_HANDS_OUT: Final = frozenset(
+    {"tf::IteratorGetNext", "tf::IteratorGetNextSync", "tf::OptionalFromValue", "tf::OptionalGetValue"}
+)
 """Operators that hand out the data of a data set: its operators run unobserved, so what they make is an input of the program."""
 
 _INPUT: Final = re.compile(r"inputs\d+")
@@ -247,6 +283,46 @@ def only(trace: Trace, selects: Callable[[str, str], bool]) -> Trace:
         trace,
         nodes=nodes,
         finals={name: record for name, record in trace.finals.items() if selects(name, "Parameter")},
+    )
+
+
+def lack_evidence(a: Trace, b: Trace) -> bool:
+    """Whether TensorFlow ran the programs in different modes, so that few operators have the same name, and the dumps lack elements, or the updates
+    of variables in one run: a session does not show what an operator of an optimizer writes.
+    """
+    names = [{node.op.op_name for node in trace.nodes if node.op.kernel.startswith(_TENSORFLOW)} for trace in (a, b)]
+    if not all(names) or len(names[0] & names[1]) >= _SAME_MODE * min(map(len, names)):
+        return False
+    return any(
+        _hides_updates(trace) or not any(has_elements(each) for node in trace.nodes for each in node.outputs.values())
+        for trace in (a, b)
+    )
+
+
+_SAME_MODE: Final = 0.5
+"""Two programs ran in the same mode if at least this share of the smaller one's operators has the same names."""
+
+
+def _hides_updates(trace: Trace) -> bool:
+    return any(
+        node.op.phase == "optimizer" and not node.outputs and any(record.memory for record in node.inputs.values())
+        for node in trace.nodes
+    )
+
+
+def without_evidence(trace: Trace) -> Trace:
+    """The trace of a TensorFlow program with operators that cannot be run again, and without the values of variables at their handles."""
+    return replace(trace, nodes=[_without_evidence(node) for node in trace.nodes])
+
+
+def _without_evidence(node: Node) -> Node:
+    handles = {slot for slot, record in node.inputs.items() if record.memory is not None}
+    return replace(
+        node,
+        op=replace(node.op, kernel=node.op.kernel.removeprefix(_TENSORFLOW)),
+        inputs={slot: record for slot, record in node.inputs.items() if slot not in handles},
+        outputs={slot: record for slot, record in node.outputs.items() if record.memory is None},
+        makers={slot: maker for slot, maker in node.makers.items() if slot not in handles},
     )
 
 

@@ -77,7 +77,8 @@ def loss_of(ids, targets):
 def train(ids, targets):
     with tf.GradientTape() as tape:
         loss = loss_of(ids, targets)
-    gradients = [tf.convert_to_tensor(each) for each in tape.gradient(loss, weights)]  # <gradient>
+    found = tape.gradient(loss, weights, unconnected_gradients="zero")
+    gradients = [tf.convert_to_tensor(each) for each in found]  # <gradient>
     gradients, _ = tf.clip_by_global_norm(gradients, 1.0)  # <clip>
     updates = [each.assign_sub(0.1 * (grad + 0.01 * each)) for each, grad in zip(weights, gradients)]  # <update>
     with tf.control_dependencies(updates):

@@ -204,14 +204,27 @@ def live_tensors(
     if not selection.wants(io):
         return lives
     excluded = selection.excluded(operator.op_name, operator.op_type, io)
-    has_names = len(arguments) == len(tensors)
+    names = list(_names_of(arguments, operator.arguments))
+    has_names = len(names) == len(tensors)
     for slot, tensor in enumerate(tensors):
         if tensor.dtype in _HANDLES or slot in excluded:
             continue
         # Without a copy if the runtime's memory is on the host: it is read before the program continues.
         value = "string" if tensor.dtype == tf.string else host_tensor(tensor._numpy())
-        lives.append(live_tensor(slot, arguments[slot].name if has_names else "", value, source_of(tensor)))
+        lives.append(live_tensor(slot, names[slot] if has_names else "", value, source_of(tensor)))
     return lives
+
+
+def _names_of(arguments: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[str]:
+    """The names of slots, from their definitions and the attributes of an operator; those of a list are numbered."""
+    for argument in arguments:
+        length = attributes.get(argument.number_attr or argument.type_list_attr)
+        if length is None:
+            yield argument.name
+        else:
+            yield from (
+                f"{argument.name}_{number}" for number in range(length if isinstance(length, int) else len(length))
+            )
 
 
 # Adds probes to the graph that is executed for a function, which observe its operators; and nodes that compute operators apart.
