@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.differences import has_elements, has_same_contents, same_bits
+from opdump.comparison.differences import digest_of, has_elements, has_same_contents, same_bits
 from opdump.comparison.nodes import Node, Place, storages_of
 from opdump.records import Memory, TensorRecord
 
@@ -57,6 +57,8 @@ class _Loops:
     """By the operator and slot that make a carried value, the outputs with which loops began instead."""
     _stacks: dict[Place, list[Place]] = field(default_factory=dict)
     """Inputs, and the outputs that are their rows."""
+    _by_digest: dict[int, dict[bytes, Place]] = field(default_factory=dict)
+    """The rows of a stack that a call returned, by the identity of its list in `_stacks`: of equal rows, the first."""
     _followed: set[Place] = field(default_factory=set)
     """Results of calls whose readers are linked to the operators in the call."""
     _parts: set[Place] = field(default_factory=set)
@@ -142,16 +144,16 @@ class _Loops:
         name = _name(self.nodes[runs[0][0]])
         read = [[first, *runs[:-1]] for first in self._begun[name, runs[0][1]]]
         orders = [order for each in ([*runs], *read) for order in (each, each[::-1]) if self._are_rows(made, order)]
-        values = made.numpy().astype(np.float64) if orders else None
+        values = _wide(made) if orders else None
         return [] if values is None else min(orders, key=lambda order: self._distance(values, order))
 
     def _are_rows(self, made: TensorRecord, places: Sequence[Place]) -> bool:
         outputs = [made, *map(self._output, places)]
         return all(map(has_elements, outputs)) and all(each.shape == made.shape[1:] for each in outputs[1:])
 
-    def _distance(self, values: NDArray[np.float64], places: Sequence[Place]) -> float:
+    def _distance(self, values: NDArray[Any], places: Sequence[Place]) -> float:
         """The largest difference between rows and outputs; NaN counts as no difference."""
-        outputs = np.stack([self._output(place).numpy().astype(np.float64) for place in places])
+        outputs = np.stack([_wide(self._output(place)) for place in places])
         with np.errstate(invalid="ignore"):
             return float(np.fmax.reduce(np.abs(values - outputs), axis=None, initial=0.0))
 
@@ -163,8 +165,11 @@ class _Loops:
             return max(stack)
         if not has_elements(record) or record.shape != made.shape[1:]:
             return None
-        values = record.numpy()
-        return next((place for place, row in zip(stack, made.numpy(), strict=True) if same_bits(row, values)), None)
+        rows = self._by_digest.get(id(stack))
+        if rows is None:
+            digests = [*map(digest_of, made.numpy())]
+            rows = self._by_digest[id(stack)] = dict(zip(reversed(digests), reversed(stack), strict=True))
+        return rows.get(digest_of(record.numpy()))
 
     def _execution(self, node: Node, slot: int, latest: Place) -> Place | None:
         """The execution of the operator at `latest` that made an input; None if none has its elements."""
@@ -259,6 +264,11 @@ class _Loops:
                 memory = self._memory[makers[slot]] if is_certain else None
             if memory is not None:
                 yield slot, memory
+
+
+def _wide(record: TensorRecord) -> NDArray[Any]:
+    values = record.numpy()
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def _contiguous(storage: int, offset: int, shape: tuple[int, ...]) -> Memory:
