@@ -41,7 +41,7 @@ _DISTANCES: Final = """
 now, exact = run(None), run({exact!r})
 for slot, name in {types}.items():
     for when, given in (("recorded", data[f"output_{{slot}}"]), ("now", now[slot])):
-        one, other = np.asarray(given).astype("float64"), np.asarray(exact[slot]).astype("float64")
+        one, other = (np.asarray(each).astype("complex128" if "complex" in name else "float64") for each in (given, exact[slot]))
         apart = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other)).max(initial=0)
         print(f"output {{slot}} {{when}}, {{name}}: {{apart:.6g}} from {exact}, its largest element is {{np.nanmax(np.abs(other), initial=0):.6g}}")
 """

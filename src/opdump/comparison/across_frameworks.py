@@ -251,7 +251,8 @@ def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matc
     if any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes)):
         return []
     held_a, held_b = _held_by_both(a, b, pairs.values(), matched)
-    ours, theirs = _Results.of(a, held_a), _Results.of(b, held_b)
+    ours = _Results.of(a, held_a, {*matched.a.made, *(pair.a for pair in pairs.values())})
+    theirs = _Results.of(b, held_b, {*matched.b.made, *(pair.b for pair in pairs.values())})
     differing = itertools.chain(_reordered(ours, theirs, matched), _replaced(ours, theirs, pairs.values()))
     return [
         Suspect("result", a.nodes[place[0]], b.nodes[other[0]], "output", other[1], math.inf, what)
@@ -284,18 +285,25 @@ class _Results:
     held: Collection[Place]
 
     @classmethod
-    def of(cls, trace: Trace, held: Collection[int]) -> _Results:
+    def of(cls, trace: Trace, held: Collection[int], valued: Collection[Place]) -> _Results:
+        """`held` are the operators that the other program has, and `valued` the outputs. Of several outputs of one operator, it may have only some."""
         places = [place for place in results(trace).given if place[1] >= 0]
-        return cls(trace, places, {place for place in places if place[0] in held})
+        alone = {place for place in places if place[0] in held and len(trace.nodes[place[0]].outputs) == 1}
+        return cls(trace, places, alone.union(place for place in places if place in valued))
 
     def lost(self, partners: Mapping[Place, Place], other: _Results) -> list[Place]:
         """The results that the other program lacks, and those from which it computes a different result. `partners` has the paired values."""
-        lacking = [place for place in self.places if place not in self.held and epsilon_of(self.trace.at(place).dtype)]
+        lacking = [place for place in self.places if place not in self.held and self._counts(place)]
         return lacking + [
             place
             for place in self.places
             if place in partners and not _leads_to(other.trace, partners[place][0], other.held)
         ]
+
+    def _counts(self, place: Place) -> bool:
+        """Whether a result is more than a whole number that a program computes beside its results, such as a shape or a count."""
+        node = self.trace.nodes[place[0]]
+        return bool(epsilon_of(self.trace.at(place).dtype)) or node.op.repeats_operators or _picks(node)
 
     def size(self, place: Place) -> int:
         return math.prod(self.trace.at(place).shape)
@@ -535,9 +543,16 @@ def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
     """These nodes, their ancestors, and nodes that only move the outputs of either."""
     found = _leading_to(trace, nodes)
     for node in trace.nodes:
-        if node.operator_class == "moves" and node.makers and all(maker in found for maker, _ in node.makers.values()):
+        is_move = node.operator_class == "moves" and not _picks(node)
+        if is_move and node.makers and all(maker in found for maker, _ in node.makers.values()):
             found.add(node.index)
     return found
+
+
+def _picks(node: Node) -> bool:
+    """Whether an operator that moves elements makes only whole numbers of floats, as argmax does. Its class is that of exact results."""
+    reads_floats = any(epsilon_of(record.dtype) for record in node.inputs.values())
+    return node.operator_class == "moves" and reads_floats and not node.rounding
 
 
 # How matches by value are reported: in the table, in match.yaml, and in the window around a divergence.

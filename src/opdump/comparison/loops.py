@@ -215,6 +215,8 @@ class _Loops:
         ]
         free = max(used, default=-1) + 1
         for reader, places in self._stacks.items():
+            if ~reader[1] not in self.nodes[reader[0]].inputs:
+                continue  # an argument of a call that repeats the operators in it
             size = math.prod(self._output(places[0]).shape)
             if not any(place in self._memory for place in places):
                 for row, place in enumerate(places):

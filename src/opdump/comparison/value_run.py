@@ -703,7 +703,10 @@ class _Segment:
         for node, values in run.nodes(lambda node, slot: self.inputs[node.index].get(slot), only=self.nodes):
             is_changed = node is change.node
             if change.values is not None:
-                values.update(dict.fromkeys(change.slots_of(node), widened(change.values)))
+                # A node may read the whole stack of which the changed values are a row.
+                size, changed = change.values.size, widened(change.values)
+                slots = (slot for slot in change.slots_of(node) if math.prod(node.inputs[slot].shape) == size)
+                values.update(dict.fromkeys(slots, changed))
             if is_changed and change.passes is not None:
                 if change.passes not in values:
                     return None

@@ -242,6 +242,51 @@ def test_a_compiled_function_that_computes_something_else_is_never_benign(tmp_pa
     assert result.verdict in ("divergent", "incomparable")
 
 
+def repeated(factor: float) -> Callable[[Any], Any]:
+    return lambda x: jax.lax.while_loop(
+        lambda state: state[0] < 3, lambda state: (state[0] + 1, state[1] * factor), (0, x)
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (repeated(1.2), repeated(1.1)),
+        (lambda x: jnp.argmax(jnp.tanh(x) * x, 1), lambda x: jnp.argmin(jnp.tanh(x) * x, 1)),
+    ],
+    ids=["one of two results", "argmax"],
+)
+def test_compiled_code_with_another_result_is_never_benign(one: Program, other: Program, tmp_path: Path) -> None:
+    x = jnp.asarray(X)
+    same = compared(tmp_path / "same", partial(one, x), partial(jax.jit(one), x))
+    assert same.verdict in ("benign", "identical"), same.headline
+    result = compared(tmp_path / "other", partial(one, x), partial(jax.jit(other), x))
+    assert result.verdict == "divergent", result.headline
+
+
+def test_gradients_of_a_map_that_is_not_compiled_are_compared(tmp_path: Path) -> None:
+    def gradient() -> Any:
+        return jax.grad(lambda rows: jax.lax.map(lambda row: jnp.tanh(row) * 2, rows).sum())(jnp.asarray(X))
+
+    assert compared(tmp_path, gradient, gradient).verdict == "identical"
+
+
+def test_a_fault_in_a_loop_that_only_one_run_compiles_is_a_difference(tmp_path: Path) -> None:
+    def program(*, squared: bool) -> Program:
+        def loss(rows: Any) -> Any:
+            def advance(state: Any, row: Any) -> Any:
+                return state + (row * state if squared else row), state
+
+            return jax.lax.scan(advance, rows[0], rows)[1].sum()
+
+        return jax.value_and_grad(loss)
+
+    rows = jnp.asarray(X)
+    plain = partial(program(squared=False), rows)
+    result = compared(tmp_path, plain, partial(jax.jit(program(squared=True)), rows))
+    assert result.verdict == "divergent", result.headline
+
+
 def test_steps_of_a_training_correspond_whether_it_is_compiled_or_not(tmp_path: Path) -> None:
     """Both runs have updates of one name for parameters of different shapes: these names mean nothing."""
 

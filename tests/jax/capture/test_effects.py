@@ -433,3 +433,10 @@ def test_reads_and_writes_of_a_ref_are_recorded(most_bytes: int, monkeypatch: py
     np.testing.assert_array_equal([recording.array(op) for op in products], [[0, 2, 4], [0, 4, 8]])
     np.testing.assert_array_equal([recording.array(op, "input") for op in sines], [[0, 2, 4], [0, 4, 8]])
     assert recording.counts()["get"] == 4
+
+
+def test_a_function_that_draws_from_the_generator_of_the_process_runs_once(tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path, saved_data="full", steps="manual") as capture:
+        jax.jit(lambda value: lax.rng_uniform(0.0, 1.0, (3,)) * value)(X).block_until_ready()
+    assert {each.op.op_type for each in opdump.open(tmp_path).ops()} == {"jit"}
+    assert any("rng_uniform draws from a generator of the process" in warning for warning in capture.report.warnings)

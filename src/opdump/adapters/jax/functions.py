@@ -215,6 +215,10 @@ def _paths(name: str) -> Iterator[str]:
             yield ".".join(parts[first:])
 
 
+_OF_SHARED_GENERATORS: Final = frozenset({"rng_uniform"})
+"""Primitives whose numbers follow from no key: XLA has one generator for them."""
+
+
 def obstacle_of(function: Function) -> str:
     """Why a function cannot be run twice; empty if it can. Sets `callbacks` of the function."""
     closed = function.closed
@@ -231,6 +235,8 @@ def obstacle_of(function: Function) -> str:
         return "it calls the program on the host and writes into arrays of the program (jax.Ref)"
     for _, each in equations:
         name = each.primitive.name
+        if name in _OF_SHARED_GENERATORS:
+            return f"{name} draws from a generator of the process, from which a second run would draw, too"
         kinds = {type(effect).__name__ for effect in each.effects if not _may_happen_again(effect)}
         if kinds and name not in HOST_CALLS and next(equations_in(each, ""), None) is None:
             return f"{name} has an effect ({', '.join(sorted(kinds))}) that a second run would repeat"

@@ -361,6 +361,8 @@ def run(floating):
     """The outputs, with all floats in the type `floating`; None keeps the recorded types."""
     def wanted(name):
         dtype = jnp.dtype(name)
+        if floating == "float64" and jnp.issubdtype(dtype, jnp.complexfloating):
+            return jnp.dtype("complex128")
         return jnp.dtype(floating) if floating is not None and jnp.issubdtype(dtype, jnp.floating) else dtype
 
     x = {{slot: jnp.asarray(data[f"input_{{slot}}"]).astype(wanted(name)) for slot, name in {types}.items()}}

@@ -200,6 +200,8 @@ def run(floating):
     """The outputs, with all floats in the type `floating`; None keeps the recorded types."""
     def wanted(name):
         dtype = tf.dtypes.as_dtype(name)
+        if floating == "float64" and dtype.is_complex:
+            return tf.complex128
         return tf.dtypes.as_dtype(floating) if floating is not None and dtype.is_floating else dtype
 
     inputs = [tf.cast(tf.constant(data[f"input_{{slot}}"]), wanted(name)) for slot, name in enumerate({types})]
