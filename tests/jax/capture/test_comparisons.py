@@ -242,7 +242,7 @@ def test_a_compiled_function_that_computes_something_else_is_never_benign(tmp_pa
     assert result.verdict in ("divergent", "incomparable")
 
 
-def repeated(factor: float) -> Callable[[Any], Any]:
+def looped(factor: float) -> Callable[[Any], Any]:
     return lambda x: jax.lax.while_loop(
         lambda state: state[0] < 3, lambda state: (state[0] + 1, state[1] * factor), (0, x)
     )
@@ -251,12 +251,14 @@ def repeated(factor: float) -> Callable[[Any], Any]:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (repeated(1.2), repeated(1.1)),
+        (looped(1.2), looped(1.1)),
         (lambda x: jnp.argmax(jnp.tanh(x) * x, 1), lambda x: jnp.argmin(jnp.tanh(x) * x, 1)),
     ],
     ids=["one of two results", "argmax"],
 )
-def test_compiled_code_with_another_result_is_never_benign(one: Program, other: Program, tmp_path: Path) -> None:
+def test_compiled_code_with_another_result_is_never_benign(
+    one: Callable[..., Any], other: Callable[..., Any], tmp_path: Path
+) -> None:
     x = jnp.asarray(X)
     same = compared(tmp_path / "same", partial(one, x), partial(jax.jit(one), x))
     assert same.verdict in ("benign", "identical"), same.headline
@@ -272,14 +274,15 @@ def test_gradients_of_a_map_that_is_not_compiled_are_compared(tmp_path: Path) ->
 
 
 def test_a_fault_in_a_loop_that_only_one_run_compiles_is_a_difference(tmp_path: Path) -> None:
-    def program(*, squared: bool) -> Program:
+    def program(*, squared: bool) -> Callable[..., Any]:
         def loss(rows: Any) -> Any:
             def advance(state: Any, row: Any) -> Any:
                 return state + (row * state if squared else row), state
 
             return jax.lax.scan(advance, rows[0], rows)[1].sum()
 
-        return jax.value_and_grad(loss)
+        gradient: Callable[..., Any] = jax.value_and_grad(loss)
+        return gradient
 
     rows = jnp.asarray(X)
     plain = partial(program(squared=False), rows)

@@ -439,4 +439,5 @@ def test_a_function_that_draws_from_the_generator_of_the_process_runs_once(tmp_p
     with opdump.capture(path=tmp_path, saved_data="full", steps="manual") as capture:
         jax.jit(lambda value: lax.rng_uniform(0.0, 1.0, (3,)) * value)(X).block_until_ready()
     assert {each.op.op_type for each in opdump.open(tmp_path).ops()} == {"jit"}
+    assert capture.report is not None
     assert any("rng_uniform draws from a generator of the process" in warning for warning in capture.report.warnings)
