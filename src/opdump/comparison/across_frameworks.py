@@ -137,7 +137,7 @@ def compare_across(
     run = run_on_values(a, b, pairs, drifted=drifted, replays=replays)
     failures = run.failures
     if failures or _open_results(a, b, pairs, matched):
-        pairs, failures = _narrowed(a, b, matched, drifted, replays)
+        pairs, failures = _narrowed(a, b, matched, failures, drifted, replays)
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=run.not_run)
     found.suspects = _wrong_operators(a, b, pairs, failures, sides, replays)
     _count(a, b, found, matched, sides)
@@ -398,6 +398,7 @@ def _narrowed(
     a: Trace,
     b: Trace,
     matched: Matched,
+    failures: Sequence[Failure],
     drifted: Mapping[Place, Array],
     replays: Replays,
 ) -> tuple[dict[Place, Pair], list[Failure]]:
@@ -406,9 +407,18 @@ def _narrowed(
     A failing pair is doubtful. It is dropped if later pairs no longer fail without it.
     """
     pairs = {**(match_names(a, b) if _optimised(b) else {}), **matched.pairs}
-    partners, flows = Partners(a, b), Flow.both(a, b, matched, pairs)
-    pairs = {**match_flow(*_unpaired(a, b, pairs), flows, partners), **pairs}
-    pairs = {**match_kinds(*_unpaired(a, b, pairs), _depend_alike(partners, matched)), **pairs}
+    partners = Partners(a, b)
+    if of_two_modes(a, b):
+        flows = Flow.both(a, b, matched, pairs)
+        pairs = {**match_flow(*_unpaired(a, b, pairs), flows, partners), **pairs}
+        open_nodes = _unpaired(a, b, pairs)
+    else:  # operators beyond the failures are other ones, although they may be of one kind
+        ends = set(pairs), {pair.b for pair in pairs.values()}
+        open_nodes = (
+            _open(a, [failure.pair.a[0] for failure in failures], ends[0], matched.a),
+            _open(b, [failure.pair.b[0] for failure in failures], ends[1], matched.b),
+        )
+    pairs = {**match_kinds(*open_nodes, _depend_alike(partners, matched)), **pairs}
     left = run_on_values(a, b, pairs, drifted=drifted, replays=replays).failures
     trials = _TRIALS
     while trials > 0:
@@ -425,6 +435,16 @@ def _narrowed(
             break
         pairs, left = best
     return pairs, left
+
+
+def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: Shared) -> list[Node]:
+    """The nodes between a failing value and the pairs before it, and the nodes that lead to no paired value; without those that only move a
+    common value.
+    """
+    found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
+    found |= {node.index for node in trace.nodes} - _leading_to(trace, (index for index, _ in ends))
+    nodes = [trace.nodes[index] for index in sorted(found)]
+    return [each for each in nodes if (each.index, 0) not in shared.made or each.operator_class != "moves"]
 
 
 def _unpaired(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> tuple[list[Node], list[Node]]:
