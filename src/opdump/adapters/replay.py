@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
@@ -47,12 +48,34 @@ for slot, name in {types}.items():
 """
 
 
-def distances_of(outputs: Mapping[int, TensorRecord], exact: str = "float64") -> str:
-    """The end of a program that runs an operator again: it prints the distances of the recorded and the new outputs from those in `exact`.
+def script_with_distances(
+    text: str,
+    given: Mapping[int, Array],
+    types: Mapping[int, str],
+    recorded: Mapping[int, Array],
+    exact: str = "float64",
+) -> Script:
+    """A program that also prints the distances of the recorded and the new outputs from those in `exact`.
 
-    The program has a function `run(floating)` that returns the outputs, and a mapping `data` with the recorded ones as `output_SLOT`.
+    `text` loads the npz file as `data` and defines a function `run(floating)` that returns the outputs. `given` are its inputs (`input_SLOT` in the
+    file), `recorded` the recorded outputs (`output_SLOT`) and `types` their element types.
     """
-    return _DISTANCES.format(types={slot: record.dtype for slot, record in outputs.items()}, exact=exact)
+    arrays = {f"input_{slot}": value for slot, value in given.items()}
+    arrays |= {f"output_{slot}": value for slot, value in recorded.items()}
+    return Script(text + _DISTANCES.format(types=dict(types), exact=exact), arrays)
+
+
+def as_python(value: Any, special: Callable[[Any], str | None]) -> str:
+    """A value as text of Python. `special` returns the text of a framework's object, and None for other values."""
+    own = special(value)
+    if own is not None:
+        return own
+    if isinstance(value, tuple | list):
+        written = "".join(f"{as_python(each, special)}, " for each in value)
+        return f"[{written}]" if isinstance(value, list) else f"({written})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    return repr(value)
 
 
 class Replayer(ABC):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ import numpy as np
 import scipy.special  # type: ignore[import-untyped]  # JAX installs it, and its stubs are a package of their own
 from jax import lax
 
-from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script, distances_of
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script, as_python, script_with_distances
 from opdump.errors import CannotReplayError
 from opdump.records import RUN_FACTS, OpRecord, TensorRecord
 
@@ -397,10 +396,9 @@ def _script_of(
         lines="\n    ".join(lines),
         results=", ".join(map(_operand, results)),
     )
-    recorded = {f"output_{slot}": record.numpy() for slot, record in outputs.items()}
-    return Script(
-        text + distances_of(outputs), {f"input_{slot}": _plain(value) for slot, value in operands.items()} | recorded
-    )
+    given = {slot: _plain(value) for slot, value in operands.items()}
+    types = {slot: record.dtype for slot, record in outputs.items()}
+    return script_with_distances(text, given, types, {slot: record.numpy() for slot, record in outputs.items()})
 
 
 def _returns_list(name: str) -> bool:
@@ -434,19 +432,18 @@ def _written_call(name: str, reads: Sequence[Any], parameters: Parameters) -> st
 
 def _text(value: Any) -> str:
     """A parameter as text of Python."""
+    return as_python(value, _text_of_jax)
+
+
+def _text_of_jax(value: Any) -> str | None:
+    name = f"lax.{type(value).__name__}"
     if isinstance(value, np.dtype):
         return f"wanted({value.name!r})"
     if isinstance(value, Enum):
-        return f"lax.{type(value).__name__}.{value.name}"
+        return f"{name}.{value.name}"
     if hasattr(value, "_asdict"):
-        return (
-            f"lax.{type(value).__name__}({', '.join(f'{key}={_text(each)}' for key, each in value._asdict().items())})"
-        )
-    if isinstance(value, tuple | list):
-        return f"({''.join(f'{_text(each)}, ' for each in value)})"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"float({str(value)!r})"
-    return repr(value)
+        return f"{name}({', '.join(f'{key}={_text(each)}' for key, each in value._asdict().items())})"
+    return None
 
 
 # numpy's functions for the operators that programs use most. A function returns NotImplemented where JAX has to run the operator.

@@ -21,7 +21,7 @@ from mindspore.ops import operations
 from mindspore.ops.auto_generate import gen_ops_prim
 from mindspore.ops.operations import _grad_ops
 
-from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script, distances_of
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script, as_python, script_with_distances
 from opdump.errors import CannotReplayError
 from opdump.graph import CONSTANT_PREFIX, PYNATIVE
 from opdump.records import OpRecord, TensorRecord, graph_shapes
@@ -217,7 +217,7 @@ class MindsporeReplayer(Replayer):
         title: str,
     ) -> Script:
         found = self.run(op, inputs, values, dtype=AS_RECORDED).outputs
-        if "part" in op.arguments or not _OF_A_PART.isdisjoint(op.arguments) or op.op_type in _WITHOUT_KERNEL:
+        if not _OF_A_PART.isdisjoint(op.arguments) or op.op_type in _WITHOUT_KERNEL:
             raise CannotReplayError(
                 f"cannot write a program that runs {op.kernel}: MindSpore has no primitive that runs with the recorded inputs"
             )
@@ -227,8 +227,8 @@ class MindsporeReplayer(Replayer):
         # The dump may have an output in the shape of its memory.
         recorded = {slot: record.numpy().reshape(found[slot].shape) for slot, record in outputs.items()}
         text, given = _written(_call_of(op, inputs, values, None), title)
-        arrays = given | {f"output_{slot}": value for slot, value in recorded.items()}
-        return Script(text + distances_of(outputs, exact), arrays)
+        types = {slot: record.dtype for slot, record in outputs.items()}
+        return script_with_distances(text, given, types, recorded, exact)
 
 
 def _run_by_numpy(
@@ -521,7 +521,7 @@ def run(floating):
 '''
 
 
-def _written(call: _PrimitiveCall, title: str) -> tuple[str, dict[str, Array]]:
+def _written(call: _PrimitiveCall, title: str) -> tuple[str, dict[int, Array]]:
     """The text of a program up to its function `run`, and the inputs that it reads."""
     tensors: list[ms.Tensor] = []
     arguments = ", ".join(_text(each, tensors) for each in call.arguments)
@@ -535,21 +535,20 @@ def _written(call: _PrimitiveCall, title: str) -> tuple[str, dict[str, Array]]:
         attributes=f"{{{', '.join(f'{name!r}: {_text(value, tensors)}' for name, value in call.attributes.items())}}}",
         arguments=arguments,
     )
-    return text, {f"input_{number}": _array(each) for number, each in enumerate(tensors)}
+    return text, dict(enumerate(map(_array, tensors)))
 
 
 def _text(value: Any, tensors: list[ms.Tensor]) -> str:
     """An argument as text of Python. Tensors are added to `tensors`."""
-    if isinstance(value, ms.Tensor):
-        tensors.append(value)
-        return f"x[{len(tensors) - 1}]"
-    if isinstance(value, tuple | list):
-        written = "".join(f"{_text(each, tensors)}, " for each in value)
-        return f"[{written}]" if isinstance(value, list) else f"({written})"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"float({str(value)!r})"
-    name = _name_of(value)
-    return repr(value) if name is None else f"wanted({name!r})"
+
+    def special(value: Any) -> str | None:
+        if isinstance(value, ms.Tensor):
+            tensors.append(value)
+            return f"x[{len(tensors) - 1}]"
+        name = _name_of(value)
+        return None if name is None else f"wanted({name!r})"
+
+    return as_python(value, special)
 
 
 def _name_of(dtype: Any) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +12,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute
 from tensorflow.python.framework import op_def_registry
 
-from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script, distances_of
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Replayer, Script, as_python, script_with_distances
 from opdump.adapters.tensorflow.graphs.operator_kinds import writes_variable
 from opdump.errors import CannotReplayError
 from opdump.records import OpRecord, TensorRecord
@@ -66,8 +65,9 @@ class TensorFlowReplayer(Replayer):
     ) -> Script:
         self.run(op, inputs, values, dtype=AS_RECORDED)
         exact = self.run(op, inputs, values, dtype="float64").dtype
-        script = _script_of(op, inputs, values, outputs, title)
-        return replace(script, text=script.text + distances_of(outputs, exact))
+        types = {slot: record.dtype for slot, record in outputs.items()}
+        recorded = {slot: record.numpy() for slot, record in outputs.items()}
+        return script_with_distances(*_written(op, inputs, values, title), types, recorded, exact)
 
 
 REPLAYER: Final = TensorFlowReplayer()
@@ -212,13 +212,10 @@ def run(floating):
 '''
 
 
-def _script_of(
-    op: OpRecord,
-    inputs: Mapping[int, TensorRecord],
-    values: Mapping[int, Array],
-    outputs: Mapping[int, TensorRecord],
-    title: str,
-) -> Script:
+def _written(
+    op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], title: str
+) -> tuple[str, dict[int, Array]]:
+    """The text of a program up to its function `run`, and the inputs that it reads."""
     op_def = _definition_of(op)
     if any(is_handle for _, is_handle in _slots_of(op, op_def)):
         raise CannotReplayError(f"cannot write a program that runs {op.kernel}: it reads or writes a variable")
@@ -226,7 +223,7 @@ def _script_of(
     parts = []
     for attribute in op_def.attr:
         if attribute.name in op.arguments:
-            parts += [repr(attribute.name), _written(op.arguments[attribute.name], attribute.type)]
+            parts += [repr(attribute.name), _text(op.arguments[attribute.name], attribute.type)]
     text = _SCRIPT.format(
         title=title,
         types=[inputs[slot].dtype for slot in sorted(given)],
@@ -234,12 +231,13 @@ def _script_of(
         op_type=op_def.name,
         count=_count_of_outputs(op, op_def),
     )
-    recorded = {f"output_{slot}": record.numpy() for slot, record in outputs.items()}
-    return Script(text, {f"input_{slot}": value for slot, value in given.items()} | recorded)
+    return text, given
 
 
-def _written(value: Any, kind: str) -> str:
-    """An attribute as Python text."""
+def _text(value: Any, kind: str) -> str:
+    """An attribute as text of Python."""
     if isinstance(value, list | tuple) and kind.startswith("list("):
-        return f"[{', '.join(_written(each, kind[5:-1]) for each in value)}]"
-    return f"wanted({value!r}).as_datatype_enum" if kind == "type" else repr(_attribute(value, kind, None))
+        return f"[{', '.join(_text(each, kind[5:-1]) for each in value)}]"
+    if kind == "type":
+        return f"wanted({value!r}).as_datatype_enum"
+    return as_python(_attribute(value, kind, None), lambda _: None)
