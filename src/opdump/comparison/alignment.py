@@ -334,6 +334,7 @@ def _follow_data(
 
 
 _SHARE: Final = 0.1
+"""Fewer pairs between two steps are operators that were matched with those of another step by chance."""
 
 
 def _steps_of(a: Trace, b: Trace, pairs: Mapping[int, int]) -> dict[int, set[int]]:

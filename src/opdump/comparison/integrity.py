@@ -128,6 +128,7 @@ class _MemoryCheck:
     def __init__(self, trace: Trace, before: Integrity) -> None:
         self.found = Integrity(state=dict(before.state))
         self._trace, self._before = trace, before
+        self._calls = {node.op.op_name for node in trace.nodes if node.op.repeats_operators}
         self._memory = Memory(wide=False)
         self._named: dict[str, TensorRecord] = {}
         """Named inputs, at their first read."""
@@ -163,9 +164,9 @@ class _MemoryCheck:
                 self.found.copy_origin(self._first_read[storage], place)
 
     def _is_rounded_by_call(self, node: Node, slot: int, written: Array, values: Array) -> bool:
-        """Whether a call that the input names as its source, and that contains its maker, returned what the maker wrote with another rounding."""
-        maker, source = node.makers.get(slot), node.inputs[slot].source
-        if maker is None or not source or source.startswith(f"{self._trace.nodes[maker[0]].op.op_name}:"):
+        """Whether the input names a call as its source, which contains its maker and returned what that wrote with another rounding."""
+        maker, called = node.makers.get(slot), node.inputs[slot].source.rpartition(":")[0]
+        if maker is None or called not in self._calls or self._trace.nodes[maker[0]].op.op_name == called:
             return False
         off = difference(written, values)
         return off.relative <= RESULT.of(epsilon_of(node.inputs[slot].dtype))
@@ -311,9 +312,8 @@ def data_suspect(
     record = other.inputs[slot]
     kind: Kind = "parameter" if names_a_state(leaf_name(record)) else "data"
     what = f"data differ: {apart(*values)}; {changed_since(written_by) if written_by else f'{shown_data(record)}, first read here'}"
-    if is_compiled_by_mindspore(other) and record.source.startswith(
-        CONSTANT_PREFIX
-    ):  # part of the program, like a number
+    # In MindSpore's compiled code, a constant is part of the program, like a number.
+    if is_compiled_by_mindspore(other) and record.source.startswith(CONSTANT_PREFIX):
         kind, what = "argument", f"a constant of the compiled code differs: {apart(*values)}"
     score, amount = in_roundings(found.relative, epsilon_of(record.dtype)), amount_apart(*values)
     return Suspect(kind, one, other, "input", slot, score, what, amount)
