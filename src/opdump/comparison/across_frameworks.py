@@ -415,8 +415,8 @@ def _narrowed(
     else:  # operators beyond the failures are other ones, although they may be of one kind
         ends = set(pairs), {pair.b for pair in pairs.values()}
         open_nodes = (
-            _open(a, [failure.pair.a[0] for failure in failures], ends[0], matched.a),
-            _open(b, [failure.pair.b[0] for failure in failures], ends[1], matched.b),
+            _open(a, [failure.pair.a[0] for failure in failures], ends[0]),
+            _open(b, [failure.pair.b[0] for failure in failures], ends[1]),
         )
     pairs = {**match_kinds(*open_nodes, _depend_alike(partners, matched)), **pairs}
     left = run_on_values(a, b, pairs, drifted=drifted, replays=replays).failures
@@ -437,28 +437,24 @@ def _narrowed(
     return pairs, left
 
 
-def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: Shared) -> list[Node]:
-    """The nodes between a failing value and the pairs before it, and the nodes that lead to no paired value; without those that only move a
-    common value.
-    """
-    found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
+def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place]) -> list[Node]:
+    """The nodes between a failing value and the pairs before it, and the nodes that lead to no paired value; without those that only move or cast."""
+    found = {node.index for last in failed for node in between(trace, last, ends)}
     found |= {node.index for node in trace.nodes} - _leading_to(trace, (index for index, _ in ends))
-    nodes = [trace.nodes[index] for index in sorted(found)]
-    return [each for each in nodes if (each.index, 0) not in shared.made or each.operator_class != "moves"]
+    return [node for node in _without_value(trace, ends) if node.index in found]
 
 
 def _unpaired(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> tuple[list[Node], list[Node]]:
     """The nodes whose first output is in no pair, without those that only move or cast."""
-    ends = set(pairs), {pair.b for pair in pairs.values()}
-    ours, theirs = (
-        [
-            node
-            for node in trace.nodes
-            if (node.index, 0) not in paired and not node.arranges and node.operator_class != "casts"
-        ]
-        for trace, paired in zip((a, b), ends, strict=True)
-    )
-    return ours, theirs
+    return _without_value(a, set(pairs)), _without_value(b, {pair.b for pair in pairs.values()})
+
+
+def _without_value(trace: Trace, ends: Collection[Place]) -> list[Node]:
+    return [
+        node
+        for node in trace.nodes
+        if (node.index, 0) not in ends and not node.arranges and node.operator_class != "casts"
+    ]
 
 
 def _doubtful(a: Trace, pairs: Mapping[Place, Pair], failures: Iterable[Failure]) -> list[Pair]:
