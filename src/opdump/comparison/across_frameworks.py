@@ -245,14 +245,8 @@ def _names(node: Node) -> list[tuple[str, int]]:
 
 
 def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> list[Suspect]:
-    """The first result of A that differs in B: B has the same elements in a different order, or a different result of the same size in its place.
-    Only for steps without training, because optimizers may keep different states.
-    """
-    if any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes)):
-        return []
-    held_a, held_b = _held_by_both(a, b, pairs.values(), matched)
-    ours = _Results.of(a, held_a, {*matched.a.made, *(pair.a for pair in pairs.values())})
-    theirs = _Results.of(b, held_b, {*matched.b.made, *(pair.b for pair in pairs.values())})
+    """The first result of A that differs in B: B has the same elements in a different order, or a different result of the same size in its place."""
+    ours, theirs = _Results.of_both(a, b, pairs.values(), matched)
     differing = itertools.chain(_reordered(ours, theirs, matched), _replaced(ours, theirs, pairs.values()))
     return [
         Suspect("result", a.nodes[place[0]], b.nodes[other[0]], "output", other[1], math.inf, what)
@@ -278,16 +272,28 @@ def _results_of_other_shapes(a: Trace, b: Trace, matched: Matched) -> list[Suspe
 
 @dataclass(frozen=True, slots=True)
 class _Results:
-    """The results of a program. The other program has those in `held`."""
+    """The results of a program; in training, only numbers that the forward pass computes, such as the loss, because optimizers may keep different states.
+    The other program has those in `held`.
+    """
 
     trace: Trace
     places: Sequence[Place]
     held: Collection[Place]
 
     @classmethod
-    def of(cls, trace: Trace, held: Collection[int], valued: Collection[Place]) -> _Results:
+    def of_both(cls, a: Trace, b: Trace, pairs: Collection[Pair], matched: Matched) -> tuple[_Results, _Results]:
+        held_a, held_b = _held_by_both(a, b, pairs, matched)
+        return (
+            cls._of(a, held_a, {*matched.a.made, *(pair.a for pair in pairs)}),
+            cls._of(b, held_b, {*matched.b.made, *(pair.b for pair in pairs)}),
+        )
+
+    @classmethod
+    def _of(cls, trace: Trace, held: Collection[int], valued: Collection[Place]) -> _Results:
         """`held` are the operators that the other program has, and `valued` the outputs. Of several outputs of one operator, it may have only some."""
         places = [place for place in results(trace).given if place[1] >= 0]
+        if any(node.op.phase != "forward" for node in trace.nodes):
+            places = [each for each in places if not trace.at(each).shape and _pass_of(trace, each) == "forward"]
         alone = {place for place in places if place[0] in held and len(trace.nodes[place[0]].outputs) == 1}
         return cls(trace, places, alone.union(place for place in places if place in valued))
 
@@ -307,6 +313,13 @@ class _Results:
 
     def size(self, place: Place) -> int:
         return math.prod(self.trace.at(place).shape)
+
+
+def _pass_of(trace: Trace, place: Place) -> str:
+    """The phase in which a result is computed; for a result of the call of a compiled function, in the function."""
+    node = trace.nodes[place[0]]
+    maker = node.makers.get(place[1]) if node.op.kernel == CALL else None
+    return (node if maker is None else trace.nodes[maker[0]]).op.phase
 
 
 def _reordered(ours: _Results, theirs: _Results, matched: Matched) -> Iterator[tuple[Place, Place, str]]:
@@ -329,11 +342,8 @@ def _replaced(ours: _Results, theirs: _Results, pairs: Collection[Pair]) -> Iter
         if same is not None:
             lost_b.remove(same)
         elif alike:
-            yield (
-                place,
-                alike[0],
-                f"a result of {ours.size(place):,} elements that is not a result of the other program",
-            )
+            what = f"a result of {size:,} elements" if (size := ours.size(place)) > 1 else "a number"
+            yield place, alike[0], f"{what} that is not a result of the other program"
 
 
 def _is_far(ours: _Results, place: Place, theirs: _Results, other: Place) -> bool:
@@ -466,16 +476,17 @@ def _doubtful(a: Trace, pairs: Mapping[Place, Pair], failures: Iterable[Failure]
 
 
 def _depend_alike(partners: Partners, matched: Matched) -> Callable[[Node, Node], bool]:
-    """A test whether a node of A and one of B may be partners, and depend on a common value or are known to run in one pass. It keeps operators that draw
-    initial weights apart from those that update them; optimizers may keep different states.
+    """A test whether a node of A and one of B may be partners, and depend on a common value, or on any two and are known to run in one pass. It keeps
+    operators that draw initial weights apart from those that update them, and constants apart; optimizers may keep different states.
     """
     of_a, of_b = _last_shared(partners.a, matched.a), _last_shared(partners.b, matched.b)
 
     def depend_alike(one: Node, other: Node) -> bool:
         if not partners.may_pair((one.index, 0), (other.index, 0)):
             return False
+        ours, theirs = of_a[one.index], of_b[other.index]
         are_of_pass = partners.know_passes and one.op.phase == other.op.phase
-        return are_of_pass or not of_a[one.index].isdisjoint(of_b[other.index])
+        return bool(ours and theirs) if are_of_pass else not ours.isdisjoint(theirs)
 
     return depend_alike
 
@@ -506,8 +517,8 @@ def _leads_to_a_pair(a: Trace, index: int, pairs: Mapping[Place, Pair]) -> bool:
 
 def _open_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> bool:
     """Whether both programs have results that were not found in the other."""
-    ours, theirs = _held_by_both(a, b, pairs.values(), matched)
-    return not (_results(a) <= ours or _results(b) <= theirs)
+    held, found = _held_by_both(a, b, pairs.values(), matched), _Results.of_both(a, b, pairs.values(), matched)
+    return not (_results(a) <= held[0] or _results(b) <= held[1]) or all(each.lost({}, each) for each in found)
 
 
 def _count(a: Trace, b: Trace, found: Outcome, matched: Matched, sides: tuple[str, str]) -> None:
@@ -534,7 +545,7 @@ def _count(a: Trace, b: Trace, found: Outcome, matched: Matched, sides: tuple[st
 def _results(trace: Trace) -> set[int]:
     """The operators whose values no other reads, without those that only show the program a number from before the step."""
     read = {index for node in trace.nodes for index in _makers(node)}
-    return {node.index for node in trace.nodes if node.outputs or node.makers} - read
+    return {node.index for node in trace.nodes if node.outputs or node.makers} - read - trace.unreturned
 
 
 def _held_by_both(a: Trace, b: Trace, pairs: Collection[Pair], matched: Matched) -> tuple[set[int], set[int]]:

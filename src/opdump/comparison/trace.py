@@ -23,7 +23,7 @@ from opdump.comparison.step_statistics import Columns, Floats, Places, StepRows,
 from opdump.errors import CorruptDumpError
 from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, PYNATIVE
 from opdump.plan.unmatched_names import nearest
-from opdump.records import Memory, OpRecord, Payload, TensorRecord, graph_shapes
+from opdump.records import CALL, Memory, OpRecord, Payload, TensorRecord, graph_shapes
 from opdump.step_table import StepTable
 
 # MindSpore's compiled code passes numbers to operators as tensors, and PyNative mode as arguments. In compiled code the third input of a
@@ -269,6 +269,13 @@ class Trace:
         return reachable(
             nodes, lambda index: (maker[0] for maker in self.nodes[index].makers.values() if maker not in ends)
         )
+
+    @cached_property
+    def unreturned(self) -> set[int]:
+        """The operators of compiled functions on which no result of their function depends: nothing after the function can see their outputs."""
+        calls = [node for node in self.nodes if node.op.kernel == CALL]
+        graphs, returned = {call.op.graph_id for call in calls}, self.with_ancestors(call.index for call in calls)
+        return {node.index for node in self.nodes if node.op.graph_id in graphs and node.index not in returned}
 
     def readers(self, index: int) -> set[int]:
         """The nodes that read any output of a node."""

@@ -389,7 +389,7 @@ def results(trace: Trace) -> Results:
             )
         elif not node.outputs and _is_of_graph(node):
             (told if 0 in node.inputs else assigned).update((node.index, ~slot) for slot in given)
-        elif may_leave_results(node) or not trains:
+        elif node.index not in trace.unreturned and (may_leave_results(node) or not trains):
             found.update((node.index, slot) for slot in _left_unread(node, readers))
     written = varying(_last_writes(trace))
     return Results(sorted(told.union(varying(found - set(written)))), [*written, *sorted(assigned)])
