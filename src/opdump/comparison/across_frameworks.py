@@ -13,7 +13,8 @@ from opdump.adapters.replay import replayer_of
 from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import other_writes
-from opdump.comparison.differences import Array, epsilon_of, in_roundings
+from opdump.comparison.differences import Array, digest_of, epsilon_of, in_roundings
+from opdump.comparison.execution import recorded
 from opdump.comparison.kernel_accuracy import has_graphs
 from opdump.comparison.nodes import Node, Place, Suspect, pass_of, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
@@ -35,7 +36,16 @@ from opdump.comparison.value_matching import (
     same_kind,
     share_inputs,
 )
-from opdump.comparison.value_run import Failure, Replays, between, named, run_on_values, wrong_kernel, wrong_kernels
+from opdump.comparison.value_run import (
+    Failure,
+    Replays,
+    ValueRun,
+    between,
+    named,
+    run_on_values,
+    wrong_kernel,
+    wrong_kernels,
+)
 from opdump.graph import PYNATIVE
 from opdump.records import CALL, TensorRecord, shown_shape
 
@@ -129,17 +139,14 @@ def compare_across(
     if (_can_run(b), not _optimised(b)) > (_can_run(a), not _optimised(a)):
         return _turned(compare_across(b, a, [(there, here) for here, there in given], sides=("B", "A")), a)
     matched = match_values(a, b, given)
-    pairs = dict(matched.pairs)
-    if not pairs and not share_inputs(a, b):
+    if not matched.pairs and not share_inputs(a, b):
         return Outcome([], unmatched=(range(len(a.nodes)), range(len(b.nodes))))
-    drifted = drifted_inputs(a, b, matched)
-    replays = Replays()
-    run = run_on_values(a, b, pairs, drifted=drifted, replays=replays)
-    failures = run.failures
-    if failures or _open_results(a, b, pairs, matched):
-        pairs, failures = _narrowed(a, b, matched, failures, drifted, replays)
-    found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=run.not_run)
-    found.suspects = _wrong_operators(a, b, pairs, failures, sides, replays)
+    judged = _JudgedPairs.of(a, b, matched)
+    if judged.failures or _open_results(a, b, judged.pairs, matched):
+        judged.narrow(a, b, matched)
+    pairs, failures = judged.pairs, judged.failures
+    found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=judged.not_run)
+    found.suspects = _wrong_operators(a, b, pairs, failures, sides, judged.replays)
     _count(a, b, found, matched, sides)
     found.suspects = found.suspects or _other_results(a, b, pairs, matched)
     if found.suspects:
@@ -151,6 +158,84 @@ def compare_across(
             "both programs have results that were not found in the other; whether these agree is not proven"
         )
     return found
+
+
+def agree_by_values(a: Trace, b: Trace, beside: tuple[Trace, Trace] | None) -> Outcome | None:
+    """How two programs agree, if their values prove it: each result of one is a result of the other, and A's operators compute B's values from B's values.
+    Otherwise None. Their operators may be other ones, or in another order. `beside` is another step of the two runs.
+    """
+    if _can_run(b) > _can_run(a):
+        turned = agree_by_values(b, a, beside and beside[::-1])
+        return None if turned is None else _turned(turned, a)
+    matched = match_values(a, b)
+    judged = _JudgedPairs.of(a, b, matched)
+    pairs = judged.pairs
+    if not pairs or judged.failures or not _have_same_results(a, b, matched, beside) or other_writes(a, b):
+        return None
+    found = Outcome(list(pairs.values()), not_run=judged.not_run)
+    _count(a, b, found, matched, ("A", "B"))
+    return found
+
+
+@dataclass
+class _JudgedPairs:
+    """Pairs of values of two programs, of which `failures` differ by more than rounding when A runs on B's values."""
+
+    pairs: dict[Place, Pair]
+    drifted: Mapping[Place, Array]
+    replays: Replays
+    failures: list[Failure] = field(default_factory=list)
+    not_run: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, a: Trace, b: Trace, matched: Matched) -> _JudgedPairs:
+        """Judge the matched values; those that are likely a pair by chance are dropped if then no other fails."""
+        judged = cls(dict(matched.pairs), drifted_inputs(a, b, matched), Replays())
+        run = judged.run(a, b, judged.pairs)
+        judged.failures, judged.not_run = run.failures, run.not_run
+        if judged.failures:
+            certain = _without(judged.pairs, _doubtful(a, judged.pairs, judged.failures))
+            if not judged.run(a, b, certain).failures:
+                judged.pairs, judged.failures = certain, []
+        return judged
+
+    def run(self, a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> ValueRun:
+        return run_on_values(a, b, pairs, drifted=self.drifted, replays=self.replays)
+
+    def narrow(self, a: Trace, b: Trace, matched: Matched) -> None:
+        """Narrow failures down to single operators: pair operators by kind where values differ too much to be matched.
+
+        A failing pair is doubtful. It is dropped if later pairs no longer fail without it.
+        """
+        pairs = {**(match_names(a, b) if _optimised(b) else {}), **self.pairs}
+        partners = Partners(a, b)
+        if of_two_modes(a, b):
+            flows = Flow.both(a, b, matched, pairs)
+            pairs = {**match_flow(*_unpaired(a, b, pairs), flows, partners), **pairs}
+            open_nodes = _unpaired(a, b, pairs)
+        else:  # operators beyond the failures are other ones, although they may be of one kind
+            ends = set(pairs), {pair.b for pair in pairs.values()}
+            open_nodes = (
+                _open(a, [failure.pair.a[0] for failure in self.failures], ends[0]),
+                _open(b, [failure.pair.b[0] for failure in self.failures], ends[1]),
+            )
+        pairs = {**match_kinds(*open_nodes, _depend_alike(partners, matched)), **pairs}
+        left = self.run(a, b, pairs).failures
+        trials = _TRIALS
+        while trials > 0:
+            best = pairs, left
+            for pair in _doubtful(a, pairs, left)[:trials]:
+                without = _without(pairs, [pair])
+                then = self.run(a, b, without).failures
+                trials -= 1
+                if len(then) < len(best[1]):
+                    best = without, then
+                if len(then) < len(left) - 1:
+                    break  # a later pair no longer fails, either
+            if best[0] is pairs:
+                break
+            pairs, left = best
+        self.pairs, self.failures = pairs, left
 
 
 def _wrong_operators(
@@ -252,6 +337,69 @@ def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matc
         Suspect("result", a.nodes[place[0]], b.nodes[other[0]], "output", other[1], math.inf, what)
         for place, other, what in itertools.islice(differing, 1)
     ]
+
+
+def _have_same_results(a: Trace, b: Trace, matched: Matched, beside: tuple[Trace, Trace] | None) -> bool:
+    """Whether two programs have results, and each result of one is a result of the other, with its elements in the same order."""
+    used_a, used_b = (
+        {place: _numbers_of(trace, place, shared) for place in _used_results(trace, other)}
+        for trace, shared, other in zip((a, b), (matched.a, matched.b), beside or (None, None), strict=True)
+    )
+
+    def are_same(ours: Place, theirs: Place) -> bool:
+        return not used_a[ours].isdisjoint(used_b[theirs]) and not _is_reordered(a.at(ours), b.at(theirs))
+
+    return (
+        bool(used_a)
+        and all(any(are_same(ours, theirs) for theirs in used_b) for ours in used_a)
+        and all(any(are_same(ours, theirs) for ours in used_a) for theirs in used_b)
+    )
+
+
+def _numbers_of(trace: Trace, place: Place, shared: Shared) -> set[int]:
+    """The numbers of the common values of a result; of what a call of a compiled function returned, also that of the operator in it, which may be rounded
+    differently.
+    """
+    index, slot = place
+    node = trace.nodes[index]
+    maker = node.makers.get(slot if slot >= 0 else ~slot) if slot < 0 or node.op.repeats_operators else None
+    found = [shared.made.get(place if maker is None else maker), shared.made.get(place)]
+    return {each for each in (*found, shared.read.get((index, ~slot))) if each is not None}
+
+
+def _used_results(trace: Trace, beside: Trace | None) -> list[Place]:
+    """The results that something may use. In training, nothing uses an output of the forward pass that is no number and that is read neither in this step nor
+    in the next: gradients in uncompiled JAX begin with some of these. `beside` is the next step, or for the last step the one before it.
+    """
+    found = results(trace)
+    states = [(node.index, slot) for node in trace.nodes if node.op.kernel == "Parameter" for slot in node.outputs]
+    if beside is None or all(node.op.phase == "forward" for node in trace.nodes):
+        return sorted({*found.all(), *states})
+    first, second = sorted((trace, beside), key=lambda each: each.step)
+    given = {_digest(node.inputs[slot]) for node in second.nodes for slot in node.inputs.keys() - node.makers.keys()}
+    kept = {
+        _like(first, (node.index, slot))
+        for node in first.nodes
+        for slot, record in node.outputs.items()
+        if _digest(record) in given
+    }
+
+    def is_used(place: Place) -> bool:
+        is_number = place[1] < 0 or not trace.at(place).shape
+        return is_number or trace.nodes[place[0]].op.phase != "forward" or _like(trace, place) in kept
+
+    return sorted({*found.written, *states, *filter(is_used, found.given)})
+
+
+def _digest(record: TensorRecord) -> bytes:
+    values = recorded(record)
+    return b"" if values is None else digest_of(values)
+
+
+def _like(trace: Trace, place: Place) -> tuple[str, str, int, Sequence[int]]:
+    """What an output has in common with its repetitions in other steps."""
+    op = trace.nodes[place[0]].op
+    return op.line, op.kernel, place[1], trace.at(place).shape
 
 
 def _results_of_other_shapes(a: Trace, b: Trace, matched: Matched) -> list[Suspect]:
@@ -404,49 +552,6 @@ def _can_run(trace: Trace) -> int:
     return bool(known) + any(node.op.kernel.startswith("aten::") for node in known)
 
 
-def _narrowed(
-    a: Trace,
-    b: Trace,
-    matched: Matched,
-    failures: Sequence[Failure],
-    drifted: Mapping[Place, Array],
-    replays: Replays,
-) -> tuple[dict[Place, Pair], list[Failure]]:
-    """Narrow failures down to single operators: pair operators by kind where values differ too much to be matched.
-
-    A failing pair is doubtful. It is dropped if later pairs no longer fail without it.
-    """
-    pairs = {**(match_names(a, b) if _optimised(b) else {}), **matched.pairs}
-    partners = Partners(a, b)
-    if of_two_modes(a, b):
-        flows = Flow.both(a, b, matched, pairs)
-        pairs = {**match_flow(*_unpaired(a, b, pairs), flows, partners), **pairs}
-        open_nodes = _unpaired(a, b, pairs)
-    else:  # operators beyond the failures are other ones, although they may be of one kind
-        ends = set(pairs), {pair.b for pair in pairs.values()}
-        open_nodes = (
-            _open(a, [failure.pair.a[0] for failure in failures], ends[0]),
-            _open(b, [failure.pair.b[0] for failure in failures], ends[1]),
-        )
-    pairs = {**match_kinds(*open_nodes, _depend_alike(partners, matched)), **pairs}
-    left = run_on_values(a, b, pairs, drifted=drifted, replays=replays).failures
-    trials = _TRIALS
-    while trials > 0:
-        best = pairs, left
-        for pair in _doubtful(a, pairs, left)[:trials]:
-            without = {place: each for place, each in pairs.items() if each is not pair}
-            then = run_on_values(a, b, without, drifted=drifted, replays=replays).failures
-            trials -= 1
-            if len(then) < len(best[1]):
-                best = without, then
-            if len(then) < len(left) - 1:
-                break  # a later pair no longer fails, either
-        if best[0] is pairs:
-            break
-        pairs, left = best
-    return pairs, left
-
-
 def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place]) -> list[Node]:
     """The nodes between a failing value and the pairs before it, and the nodes that lead to no paired value; without those that only move or cast."""
     found = {node.index for last in failed for node in between(trace, last, ends)}
@@ -465,6 +570,11 @@ def _without_value(trace: Trace, ends: Collection[Place]) -> list[Node]:
         for node in trace.nodes
         if (node.index, 0) not in ends and not node.arranges and node.operator_class != "casts"
     ]
+
+
+def _without(pairs: Mapping[Place, Pair], dropped: Iterable[Pair]) -> dict[Place, Pair]:
+    places = {pair.a for pair in dropped}
+    return {place: pair for place, pair in pairs.items() if place not in places}
 
 
 def _doubtful(a: Trace, pairs: Mapping[Place, Pair], failures: Iterable[Failure]) -> list[Pair]:

@@ -20,6 +20,7 @@ from opdump.comparison.across_frameworks import (
     OTHER_STEPS,
     Outcome,
     ValueTable,
+    agree_by_values,
     are_graphs_of_other_code,
     compare_across,
     of_different_frameworks,
@@ -278,12 +279,20 @@ class _RankJudge:
         _add_new(self.found.notes, filter(None, [told_choices(a, b)]))
         if not (_has_elements(a) and _has_elements(b)):
             a, b, alignment = self._judge_by_statistics(self._steps[number][0], a, b, alignment)
-        else:
+        elif is_bounded(a, b):
             _add_matches(self.found, a, b, alignment)
-            if is_bounded(a, b):
-                self._judge_by_bounds(a, b, alignment)
+            self._judge_by_bounds(a, b, alignment)
+        else:
+            told = list(self.found.notes), list(self.found.without_effect), set(self.found.not_run)
+            self._judge_by_replay(number, a, b, alignment)
+            agreed = None
+            if self.found.suspects and _are_of_other_code(a, b, alignment):
+                agreed = agree_by_values(a, b, self._traces.beside(number))
+            if agreed is None:
+                _add_matches(self.found, a, b, alignment)
             else:
-                self._judge_by_replay(number, a, b, alignment)
+                self.found.notes, self.found.without_effect, self.found.not_run = told
+                _add_across(self.found, a, b, agreed)
         if self.found.suspects:
             self.found.window = window(a, b, alignment, self.found.suspects[0])
         return a, b
@@ -404,6 +413,10 @@ class _Traces:
             self._read.pop(number - 2, None)
         return self._read[number]
 
+    def beside(self, number: int) -> tuple[Trace, Trace] | None:
+        """The two traces of the next step, or of the one before the last; None if there is only one."""
+        return self.of(number + 1) or (self.of(number - 1) if number else None)
+
     def _is_selected(self, op_name: str, op_type: str) -> bool:
         return all(
             not patterns or any(pattern.matches(op_name, op_type) for pattern in patterns)
@@ -490,6 +503,14 @@ def _is_given_elsewhere(a: Trace, b: Trace, suspect: Suspect) -> bool:
 def _can_be_run(a: Trace, b: Trace) -> bool:
     """Whether any operator of two runs can be run again."""
     return any(replayer_of(node.op) for trace in (a, b) for node in trace.nodes)
+
+
+_OTHER_CODE: Final = 0.9
+"""A step of which a smaller part of the operators is matched may be written differently in the two programs."""
+
+
+def _are_of_other_code(a: Trace, b: Trace, alignment: Alignment) -> bool:
+    return alignment.matched < _OTHER_CODE * min(len(a.nodes), len(b.nodes))
 
 
 def _add_graphs(found: Judgement, graphs: JudgedGraphs) -> None:

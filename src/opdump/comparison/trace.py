@@ -273,9 +273,11 @@ class Trace:
     @cached_property
     def unreturned(self) -> set[int]:
         """The operators of compiled functions on which no result of their function depends: nothing after the function can see their outputs."""
-        calls = [node for node in self.nodes if node.op.kernel == CALL]
+        # An uncompiled loop is a call, too, but of graph 0, which has the operators outside as well.
+        calls = [node for node in self.nodes if node.op.kernel == CALL and node.op.graph_id]
         graphs, returned = {call.op.graph_id for call in calls}, self.with_ancestors(call.index for call in calls)
-        return {node.index for node in self.nodes if node.op.graph_id in graphs and node.index not in returned}
+        inside = (node for node in self.nodes if node.op.graph_id in graphs and not node.op.repeats_operators)
+        return {node.index for node in inside if node.index not in returned}
 
     def readers(self, index: int) -> set[int]:
         """The nodes that read any output of a node."""
