@@ -441,7 +441,7 @@ class _Results:
         """`held` are the operators that the other program has, and `valued` the outputs. Of several outputs of one operator, it may have only some."""
         places = [place for place in results(trace).given if place[1] >= 0]
         if any(node.op.phase != "forward" for node in trace.nodes):
-            places = [each for each in places if not trace.at(each).shape and _pass_of(trace, each) == "forward"]
+            places = [each for each in places if not trace.at(each).shape and trace.phase_of(each) == "forward"]
         alone = {place for place in places if place[0] in held and len(trace.nodes[place[0]].outputs) == 1}
         return cls(trace, places, alone.union(place for place in places if place in valued))
 
@@ -461,13 +461,6 @@ class _Results:
 
     def size(self, place: Place) -> int:
         return math.prod(self.trace.at(place).shape)
-
-
-def _pass_of(trace: Trace, place: Place) -> str:
-    """The phase in which a result is computed; for a result of the call of a compiled function, in the function."""
-    node = trace.nodes[place[0]]
-    maker = node.makers.get(place[1]) if node.op.kernel == CALL else None
-    return (node if maker is None else trace.nodes[maker[0]]).op.phase
 
 
 def _reordered(ours: _Results, theirs: _Results, matched: Matched) -> Iterator[tuple[Place, Place, str]]:

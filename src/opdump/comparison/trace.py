@@ -23,7 +23,7 @@ from opdump.comparison.step_statistics import Columns, Floats, Places, StepRows,
 from opdump.errors import CorruptDumpError
 from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, PYNATIVE
 from opdump.plan.unmatched_names import nearest
-from opdump.records import CALL, Memory, OpRecord, Payload, TensorRecord, graph_shapes
+from opdump.records import CALL, Memory, OpRecord, Payload, Phase, TensorRecord, graph_shapes
 from opdump.step_table import StepTable
 
 # MindSpore's compiled code passes numbers to operators as tensors, and PyNative mode as arguments. In compiled code the third input of a
@@ -252,6 +252,12 @@ class Trace:
         """The tensor at a place."""
         node, slot = self.nodes[place[0]], place[1]
         return node.outputs[slot] if slot >= 0 else node.inputs[~slot]
+
+    def phase_of(self, place: Place) -> Phase:
+        """The phase in which an output is computed; for what the call of a compiled function returns, in the function."""
+        node = self.nodes[place[0]]
+        maker = node.makers.get(place[1]) if node.op.kernel == CALL else None
+        return (node if maker is None else self.nodes[maker[0]]).op.phase
 
     def computing(self, index: int) -> Node:
         """The operator that computes the output of a node: the node itself, or the one whose output it only moves or casts."""

@@ -92,9 +92,13 @@ class _Unexplained:
         self.has_common = bool(pairs) or self._found_again
         far = self._without_order_of_threads([each for each in pairs if self._far(*each)])
         if self._trains:
-            # The batch may have a different order: whether that matters shows in the trained parameters.
+            # The batch may have a different order: whether that matters shows in the trained parameters, which JAX does not write but return.
             written = set(results(self.b).written)
-            far = [each for each in far if each[1] in written or not self._is_reordered(*each)]
+            far = [
+                each
+                for each in far
+                if each[1] in written or self.b.phase_of(each[1]) == "optimizer" or not self._is_reordered(*each)
+            ]
         far = self._beyond_spread(far) if far else []
         if far:
             return [self._parting(*min(far, key=lambda each: each[1]))]
@@ -132,7 +136,8 @@ class _Unexplained:
             results_a, results_b = replace(results_a, given=()), replace(results_b, given=())
         pairs, doubtful, alone_a, alone_b = self._pairs_of_operators(results_a, results_b)
         if self._trains:
-            return pairs, [], []  # each program may keep other states and gradients: only trained parameters count
+            # Each program may keep other states and gradients: only trained parameters count, also those that only differ in their order.
+            return [*pairs, *self._reordered(alone_a, alone_b)], [], []
         again = self._pair_nearest(alone_a, alone_b, lambda one, other: not self._far(one, other))
         self._found_again = bool(again)
         # Each call of a function writes the same variables: pair the remaining writes with the nearest ones.
@@ -272,6 +277,24 @@ class _Unexplained:
                 left_a.append(one)
         left = zip(left_a, sorted(place for places in left_b.values() for place in places), strict=True)
         return sorted([*set(pairs).difference(of_threads), *left])
+
+    def _reordered(self, ours: Sequence[Place], theirs: Sequence[Place]) -> Iterator[tuple[Place, Place]]:
+        """The results of A's optimizer that B's optimizer has only with the same elements in another order."""
+        ours, theirs = (
+            [place for place in places if place[1] >= 0 and trace.phase_of(place) == "optimizer"]
+            for trace, places in ((self.a, ours), (self.b, theirs))
+        )
+        for one in ours:
+            near = [
+                each for each in theirs if not self._has_other_shape(one, each) and self._have_equal_sizes(one, each)
+            ]
+            alike = [each for each in near if self._is_reordered(one, each)]
+            if alike and all(self._far(one, other) for other in alike):
+                yield one, alike[0]
+
+    def _have_equal_sizes(self, one: Place, other: Place) -> bool:
+        """Whether the statistics of two results agree, whatever the order of the elements; quicker than sorting these."""
+        return self._apart(one, other) <= RESULT.of(self._ways.epsilon(one, other))
 
     def _is_reordered(self, one: Place, other: Place) -> bool:
         """Whether two results are close once the elements of each are sorted, or differ only in digests."""

@@ -445,3 +445,81 @@ def test_the_origin_of_a_nan_is_in_a_compiled_function_and_not_its_call(tmp_path
     found = CliRunner().invoke(main, ["check", str(tmp_path), "--json"]).stdout
     calls = [each for each in json.loads(found)["findings"] if each["op_type"] == "jit"]
     assert [(each["origin"], each["inherited"]) for each in calls] == [(False, True)]
+
+
+@pytest.mark.parametrize("compiled", [(False, False), (True, True), (True, False), (False, True)], ids=str)
+def test_a_loss_is_compared_although_clipped_gradients_do_not_depend_on_its_scale(
+    compiled: tuple[bool, bool], tmp_path: Path
+) -> None:
+    programs = [
+        jax.jit(partial(trained, count=count, bound=0.05)) if is_compiled else partial(trained, count=count, bound=0.05)
+        for count, is_compiled in zip((12, 11), compiled, strict=True)
+    ]
+    result = compared(tmp_path, *programs)
+    assert result.verdict == "divergent", result.headline
+    first = result.introduced[0]
+    lines = [each.stack[0].code for each in (first.a, first.b) if each is not None and each.stack]
+    assert any(line.endswith("/ count") for line in lines), lines
+
+
+def step_in_order(parameters: Any, moments: Any) -> Any:
+    """A training step of two layers; the parameters have one shape, and are updated in the order of their names."""
+
+    def loss(weights: Any) -> Any:
+        hidden = jnp.tanh(normalised(jnp.asarray(X) @ weights["inner"], 1e-5))
+        return ((hidden @ weights["outer"] + weights["shift"]) ** 2).mean()
+
+    value, gradients = jax.value_and_grad(loss)(parameters)
+    moments = jax.tree.map(lambda moment, gradient: 0.9 * moment + gradient, moments, gradients)
+    return value, jax.tree.map(lambda weight, moment: weight - 0.1 * moment, parameters, moments), moments
+
+
+def step_in_another_order(parameters: Any, moments: Any, left: str = "", turned: str = "", rate: float = 0.1) -> Any:
+    """The same with other code: the first parameter by name is another one. `left` is not updated, `turned` is returned transposed."""
+
+    def cost(given: Any) -> Any:
+        rows = jnp.einsum("bi,ij->bj", jnp.asarray(X), given["z_inner"])
+        centred = rows - rows.sum(-1, keepdims=True) / 4
+        rows = jnp.tanh(centred * jax.lax.rsqrt((centred * centred).sum(-1, keepdims=True) / 4 + 1e-5))
+        outputs = given["m_shift"] + jnp.einsum("bi,ij->bj", rows, given["a_outer"])
+        return jnp.square(outputs).sum() / outputs.size
+
+    (value, slopes), parameters = jax.value_and_grad(cost)(parameters), dict(parameters)
+    for name in sorted(parameters):
+        moments = {**moments, name: slopes[name] + moments[name] * 0.9}
+        if name != left:
+            parameters[name] = (-rate) * moments[name] + parameters[name]
+        if name == turned:
+            parameters[name] = parameters[name].T
+    return value, parameters, moments
+
+
+def trained_in(step: Any, names: Sequence[str], is_compiled: bool) -> Any:
+    generator = np.random.default_rng(1)
+    values = [generator.normal(size=(4, 4)), generator.normal(size=(4, 4)), generator.normal(size=(5, 4))]
+    parameters = {name: jnp.asarray(each, jnp.float32) for name, each in zip(names, values, strict=True)}
+    moments = jax.tree.map(jnp.zeros_like, parameters)
+    return (jax.jit(step) if is_compiled else step)(parameters, moments)[1:]
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({}, "benign"),
+        ({"left": "m_shift"}, "divergent"),
+        ({"left": "a_outer"}, "divergent"),
+        ({"turned": "a_outer"}, "divergent"),
+        ({"rate": 0.1001}, "divergent"),
+    ],
+    ids=str,
+)
+def test_other_code_is_benign_only_if_every_result_is_the_same(
+    changed: dict[str, Any], verdict: str, is_compiled: bool, tmp_path: Path
+) -> None:
+    result = compared(
+        tmp_path,
+        lambda: trained_in(step_in_order, ["inner", "outer", "shift"], is_compiled),
+        lambda: trained_in(partial(step_in_another_order, **changed), ["z_inner", "a_outer", "m_shift"], is_compiled),
+    )
+    assert result.verdict == verdict, result.headline
