@@ -177,8 +177,10 @@ def distance(one: TensorRecord, other: TensorRecord) -> float | None:
 
 
 def own_errors(node: Node) -> Iterator[tuple[int, float]]:
-    """The output slots of a node with an error larger than rounding allows, and the error."""
-    exact = Float64Outputs.of(node) if node.rounding else None
+    """The output slots of a node with an error larger than rounding allows, and the error. None for a rewritten node, whose outputs are not those of its
+    inputs.
+    """
+    exact = Float64Outputs.of(node) if node.rounding and not node.is_rewritten else None
     for slot, record in node.outputs.items() if exact is not None else ():
         given = recorded(record)
         if given is None or exact is None or slot in node.unspecified:

@@ -148,7 +148,12 @@ def compare_across(
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=judged.not_run)
     found.suspects = _wrong_operators(a, b, pairs, failures, sides, judged.replays)
     _count(a, b, found, matched, sides)
-    found.suspects = found.suspects or _other_results(a, b, pairs, matched)
+    if not found.suspects:
+        found.suspects = _other_results(a, b, pairs, matched)
+    elif not any(
+        pass_of(each.b or each.a) == 0 for each in found.suspects
+    ):  # a loss that differs causes differences in the backward pass
+        found.suspects += _results_lost(a, b, pairs, matched)
     if found.suspects:
         # An exporter gives parameters with the same elements one name.
         other_parameters = _other_parameters(a, b, pairs) if of_two_modes(a, b) else []

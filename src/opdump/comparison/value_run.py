@@ -333,7 +333,7 @@ _CLOSE: Final = 1e-4
 _MOST_LISTED: Final = 6
 _SCALED: Final = 1e-5
 """Channels count as scaled if the remaining relative difference is below this."""
-_CHOOSES: Final = frozenset({"MaxPool", "MaxPool3D", "AdaptiveMaxPool2D", "ClipByValue", "NanToNum"})
+_CHOOSES: Final = frozenset({"MaxPool", "MaxPool3D", "AdaptiveMaxPool2D", "ClipByValue", "NanToNum", "Select"})
 """Concepts that pass elements on unchanged, and can still be the cause of a difference."""
 
 
@@ -401,7 +401,10 @@ def named(
             one = next(iter(_without_counterpart(ours, theirs)), one)
         first = _first_apart(a, b, found, {node.index for node in theirs})
         if first is not None:
-            return Suspect("operator", *first, "output", 0, failure.times, evidence)
+            which = _computing(a, first[0], ours), _computing(b, first[1], theirs)
+            alone: Kind = "missing" if which[1] is None else "extra" if which[0] is None else "operator"
+            first = which[0] or first[0], which[1] or first[1]
+            return Suspect(alone if any(which) else "operator", *first, "output", 0, failure.times, evidence)
         return Suspect(found.kind, one, found.other or other, io, slot, failure.times, evidence)
     kind, one, another = _lone_operators(ours, theirs, other)
     return Suspect(kind, one, another, "output", 0, failure.times, how)
@@ -425,6 +428,17 @@ def _first_apart(a: Trace, b: Trace, found: _Change, segment: Collection[int]) -
             break
         one = a.nodes[ours[0]]
     return None if other is found.other else (one, other)
+
+
+def _computing(trace: Trace, node: Node, segment: Collection[Node]) -> Node | None:
+    """The operator of a segment whose output a node only moves, or the node itself; None if it moves what was made before the segment."""
+    inside = {each.index for each in segment}
+    while node.arranges:
+        maker = node.makers.get(0)
+        if maker is None or maker[0] not in inside:
+            return None
+        node = trace.nodes[maker[0]]
+    return node
 
 
 def _are_close(one: Node, other: Node, slot: int) -> bool:
