@@ -146,18 +146,8 @@ def compare_across(
         judged.narrow(a, b, matched)
     pairs, failures = judged.pairs, judged.failures
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=judged.not_run)
-    found.suspects = _wrong_operators(a, b, pairs, failures, sides, judged.replays)
+    found.suspects = _suspects(a, b, judged, matched, sides)
     _count(a, b, found, matched, sides)
-    if not found.suspects:
-        found.suspects = _other_results(a, b, pairs, matched)
-    elif not any(
-        pass_of(each.b or each.a) == 0 for each in found.suspects
-    ):  # a loss that differs causes differences in the backward pass
-        found.suspects += _results_lost(a, b, pairs, matched)
-    if found.suspects:
-        # An exporter gives parameters with the same elements one name.
-        other_parameters = _other_parameters(a, b, pairs) if of_two_modes(a, b) else []
-        found.suspects = [*other_parameters, *_by_pass(found.suspects)]
     if not found.suspects and _open_results(a, b, pairs, matched):
         found.notes.append(
             "both programs have results that were not found in the other; whether these agree is not proven"
@@ -241,6 +231,18 @@ class _JudgedPairs:
                 break
             pairs, left = best
         self.pairs, self.failures = pairs, left
+
+
+def _suspects(a: Trace, b: Trace, judged: _JudgedPairs, matched: Matched, sides: tuple[str, str]) -> list[Suspect]:
+    """The operators behind the failing pairs; else results that differ. A loss that differs also precedes differences of the backward pass."""
+    found = _wrong_operators(a, b, judged.pairs, judged.failures, sides, judged.replays)
+    if not found:
+        found = _other_results(a, b, judged.pairs, matched)
+    elif not any(pass_of(each.b or each.a) == 0 for each in found):
+        found += _results_lost(a, b, judged.pairs, matched)
+    # An exporter gives parameters with the same elements one name.
+    other_parameters = _other_parameters(a, b, judged.pairs) if found and of_two_modes(a, b) else []
+    return [*other_parameters, *_by_pass(found)]
 
 
 def _wrong_operators(

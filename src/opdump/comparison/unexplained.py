@@ -394,7 +394,7 @@ def results(trace: Trace) -> Results:
     """The results of a step."""
     readers = Counter(chain.from_iterable(node.makers.values() for node in trace.nodes))
     trains = not all(map(may_leave_results, trace.nodes))
-    fixed = _fixed(trace)
+    fixed = _fixed(trace) | trace.unreturned
 
     def varying(places: Iterable[Place]) -> list[Place]:
         return [place for place in places if place[0] not in fixed]
@@ -412,7 +412,7 @@ def results(trace: Trace) -> Results:
             )
         elif not node.outputs and _is_of_graph(node):
             (told if 0 in node.inputs else assigned).update((node.index, ~slot) for slot in given)
-        elif node.index not in trace.unreturned and (may_leave_results(node) or not trains):
+        elif may_leave_results(node) or not trains:
             found.update((node.index, slot) for slot in _left_unread(node, readers))
     written = varying(_last_writes(trace))
     return Results(sorted(told.union(varying(found - set(written)))), [*written, *sorted(assigned)])

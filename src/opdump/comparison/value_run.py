@@ -401,10 +401,7 @@ def named(
             one = next(iter(_without_counterpart(ours, theirs)), one)
         first = _first_apart(a, b, found, {node.index for node in theirs})
         if first is not None:
-            which = _computing(a, first[0], ours), _computing(b, first[1], theirs)
-            alone: Kind = "missing" if which[1] is None else "extra" if which[0] is None else "operator"
-            first = which[0] or first[0], which[1] or first[1]
-            return Suspect(alone if any(which) else "operator", *first, "output", 0, failure.times, evidence)
+            return Suspect(*_computing_first(a, b, first, ours, theirs), "output", 0, failure.times, evidence)
         return Suspect(found.kind, one, found.other or other, io, slot, failure.times, evidence)
     kind, one, another = _lone_operators(ours, theirs, other)
     return Suspect(kind, one, another, "output", 0, failure.times, how)
@@ -428,6 +425,15 @@ def _first_apart(a: Trace, b: Trace, found: _Change, segment: Collection[int]) -
             break
         one = a.nodes[ours[0]]
     return None if other is found.other else (one, other)
+
+
+def _computing_first(
+    a: Trace, b: Trace, first: tuple[Node, Node], ours: Collection[Node], theirs: Collection[Node]
+) -> tuple[Kind, Node, Node]:
+    """The operators whose outputs two operators move, and the kind of the difference: only one program may have such an operator in its segment."""
+    one, other = _computing(a, first[0], ours), _computing(b, first[1], theirs)
+    kind: Kind = "operator" if (one is None) == (other is None) else "missing" if other is None else "extra"
+    return kind, one or first[0], other or first[1]
 
 
 def _computing(trace: Trace, node: Node, segment: Collection[Node]) -> Node | None:
