@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from opdump.adapters.replay import Replayed
 from opdump.comparison.accuracy import CONSTANTS, OF_ARGUMENTS, UNPROVEN
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, narrowed_results, planted_casts, scalars_read, told_of
@@ -71,6 +72,8 @@ from opdump.records import TensorRecord
 _TIMES_NOISE: Final = 100.0
 _SHARE_OF_NOISE: Final = 0.05
 
+_OF_FLOAT64: Final = 2.0**-40
+"""Arguments that move an output by less only change the order in which terms are added in float64."""
 _OF_THE_PROGRAM: Final = frozenset({"argument", "operator", "missing", "extra", "input"})
 """Kinds of differences between the programs, as opposed to differences between the runs."""
 
@@ -372,12 +375,7 @@ class ReferenceReplay:
             self._not_run(one if reference is None else other)
             found = self._recorded_difference(one, other) if arguments else None
         elif arguments and not odd:
-            # The programs certainly differ, so the smallest effect counts.
-            found = self._effect(one, reference.outputs, actual.outputs)
-            if found is None and same_inputs(one, other):
-                found = self._recorded_difference(one, other)
-            is_latent = any(each for _, each in _differences(reference.outputs, actual.outputs))
-            self._argument(one, other, found, arguments, is_latent=is_latent)
+            self._other_arguments(one, other, arguments, reference, _on_inputs_of_a(other, given) or actual)
             return
         elif not self._differ(one, other, reference.outputs, actual.outputs):
             return
@@ -390,6 +388,21 @@ class ReferenceReplay:
             suspect = self.causes.of_input(one, other, slot, odd[slot])
             if not self._may_be_rounding(suspect, one, other, slot, odd[slot]):
                 self.found.add(suspect, other)
+
+    def _other_arguments(
+        self,
+        one: Node,
+        other: Node,
+        arguments: Mapping[str, tuple[Any, Any]],
+        reference: Replayed,
+        actual: Replayed,
+    ) -> None:
+        """Judge the effect of other arguments on the same inputs. The programs certainly differ, so the smallest effect counts."""
+        found = self._effect(one, reference.outputs, actual.outputs)
+        if found is None and same_inputs(one, other):
+            found = self._recorded_difference(one, other)
+        far = (each for _, each in _differences(reference.outputs, actual.outputs) if each.relative > _OF_FLOAT64)
+        self._argument(one, other, found, arguments, is_latent=any(far))
 
     def _may_be_rounding(self, suspect: Suspect, one: Node, other: Node, slot: int, found: Difference) -> bool:
         """Whether rounding may explain a difference after an operator of B that could not be run again, so that its recorded values are used."""
@@ -515,6 +528,16 @@ class ReferenceReplay:
             before, record = left.records
             if self._counts(left.difference, record, before) and left.outlives(*self._outliving):
                 self.found.add(self.causes.of_final(left.a, left.b, left.writers_a, left.writers_b, left.difference))
+
+
+def _on_inputs_of_a(other: Node, given: _Given) -> Replayed | None:
+    """What B's operator computes from A's inputs in B's shapes, if the elements are in the same order; None if the inputs have other sizes."""
+    inputs = {
+        slot: value if slot not in given.theirs else value.reshape(given.theirs[slot].shape)
+        for slot, value in given.ours.items()
+        if slot not in given.theirs or value.size == given.theirs[slot].size
+    }
+    return replay(other, inputs) if len(inputs) == len(given.ours) else None
 
 
 def _differences(one: Mapping[int, Array], other: Mapping[int, Array]) -> Iterator[tuple[int, Difference]]:
