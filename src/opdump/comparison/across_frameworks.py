@@ -347,14 +347,19 @@ def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matc
 
 
 def _have_same_results(a: Trace, b: Trace, matched: Matched, beside: tuple[Trace, Trace] | None) -> bool:
-    """Whether two programs have results, and each result of one is a result of the other, with its elements in the same order."""
+    """Whether two programs have results, and each result of one is a result of the other, with its elements in the same order. Only in training may its shape
+    differ: optimizers may keep their states flat.
+    """
+    trains = any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes))
     used_a, used_b = (
         {place: _numbers_of(trace, place, shared) for place in _used_results(trace, other)}
         for trace, shared, other in zip((a, b), (matched.a, matched.b), beside or (None, None), strict=True)
     )
 
     def are_same(ours: Place, theirs: Place) -> bool:
-        return not used_a[ours].isdisjoint(used_b[theirs]) and not _is_reordered(a.at(ours), b.at(theirs))
+        one, other = a.at(ours), b.at(theirs)
+        is_shaped = trains or one.shape == other.shape
+        return is_shaped and not used_a[ours].isdisjoint(used_b[theirs]) and not _is_reordered(one, other)
 
     return (
         bool(used_a)
