@@ -211,8 +211,8 @@ class _JudgedPairs:
         else:  # operators beyond the failures are other ones, although they may be of one kind
             ends = set(pairs), {pair.b for pair in pairs.values()}
             open_nodes = (
-                _open(a, [failure.pair.a[0] for failure in self.failures], ends[0]),
-                _open(b, [failure.pair.b[0] for failure in self.failures], ends[1]),
+                _open(a, [failure.pair.a[0] for failure in self.failures], ends[0], matched.a),
+                _open(b, [failure.pair.b[0] for failure in self.failures], ends[1], matched.b),
             )
         pairs = {**match_kinds(*open_nodes, _depend_alike(partners, matched)), **pairs}
         left = self.run(a, b, pairs).failures
@@ -557,24 +557,32 @@ def _can_run(trace: Trace) -> int:
     return bool(known) + any(node.op.kernel.startswith("aten::") for node in known)
 
 
-def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place]) -> list[Node]:
-    """The nodes between a failing value and the pairs before it, and the nodes that lead to no paired value; without those that only move or cast."""
-    found = {node.index for last in failed for node in between(trace, last, ends)}
+def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: Shared) -> list[Node]:
+    """The nodes between a failing value and the pairs before it, and the nodes that lead to no paired value; without those that only cast, or move a common
+    value.
+    """
+    found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
     found |= {node.index for node in trace.nodes} - _leading_to(trace, (index for index, _ in ends))
-    return [node for node in _without_value(trace, ends) if node.index in found]
+    nodes = (trace.nodes[index] for index in sorted(found))
+    return [each for each in nodes if each.operator_class != "casts" and not _moves_common(each, shared)]
+
+
+def _moves_common(node: Node, shared: Shared) -> bool:
+    return node.operator_class == "moves" and (node.index, 0) in shared.made
 
 
 def _unpaired(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> tuple[list[Node], list[Node]]:
     """The nodes whose first output is in no pair, without those that only move or cast."""
-    return _without_value(a, set(pairs)), _without_value(b, {pair.b for pair in pairs.values()})
-
-
-def _without_value(trace: Trace, ends: Collection[Place]) -> list[Node]:
-    return [
-        node
-        for node in trace.nodes
-        if (node.index, 0) not in ends and not node.arranges and node.operator_class != "casts"
-    ]
+    ends = set(pairs), {pair.b for pair in pairs.values()}
+    ours, theirs = (
+        [
+            node
+            for node in trace.nodes
+            if (node.index, 0) not in paired and not node.arranges and node.operator_class != "casts"
+        ]
+        for trace, paired in zip((a, b), ends, strict=True)
+    )
+    return ours, theirs
 
 
 def _without(pairs: Mapping[Place, Pair], dropped: Iterable[Pair]) -> dict[Place, Pair]:
