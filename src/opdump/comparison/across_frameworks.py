@@ -350,7 +350,7 @@ def _have_same_results(a: Trace, b: Trace, matched: Matched, beside: tuple[Trace
     """Whether two programs have results, and each result of one is a result of the other, with its elements in the same order. Only in training may its shape
     differ: optimizers may keep their states flat.
     """
-    trains = any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes))
+    trains = _trains(a, b)
     used_a, used_b = (
         {place: _numbers_of(trace, place, shared) for place in _used_results(trace, other)}
         for trace, shared, other in zip((a, b), (matched.a, matched.b), beside or (None, None), strict=True)
@@ -385,7 +385,7 @@ def _used_results(trace: Trace, beside: Trace | None) -> list[Place]:
     """
     found = results(trace)
     states = [(node.index, slot) for node in trace.nodes if node.op.kernel == "Parameter" for slot in node.outputs]
-    if beside is None or all(node.op.phase == "forward" for node in trace.nodes):
+    if beside is None or not _trains(trace):
         return sorted({*found.all(), *states})
     first, second = sorted((trace, beside), key=lambda each: each.step)
     given = {_digest(node.inputs[slot]) for node in second.nodes for slot in node.inputs.keys() - node.makers.keys()}
@@ -418,7 +418,7 @@ def _results_of_other_shapes(a: Trace, b: Trace, matched: Matched) -> list[Suspe
     """The first result of A that B has only in other shapes. Only for two modes of a framework, without training: frameworks return results in
     different shapes.
     """
-    if not of_two_modes(a, b) or any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes)):
+    if not of_two_modes(a, b) or _trains(a, b):
         return []
     ours, theirs = ([place for place in results(trace).given if place[1] >= 0] for trace in (a, b))
     for place in ours:
@@ -452,7 +452,7 @@ class _Results:
     def _of(cls, trace: Trace, held: Collection[int], valued: Collection[Place]) -> _Results:
         """`held` are the operators that the other program has, and `valued` the outputs. Of several outputs of one operator, it may have only some."""
         places = [place for place in results(trace).given if place[1] >= 0]
-        if any(node.op.phase != "forward" for node in trace.nodes):
+        if _trains(trace):
             places = [each for each in places if not trace.at(each).shape and trace.phase_of(each) == "forward"]
         alone = {place for place in places if place[0] in held and len(trace.nodes[place[0]].outputs) == 1}
         return cls(trace, places, alone.union(place for place in places if place in valued))
@@ -519,6 +519,11 @@ def _way(trace: Trace, index: int) -> Iterable[Node]:
     return (trace.nodes[each] for each in trace.with_ancestors([index]))
 
 
+def _trains(*traces: Trace) -> bool:
+    """Whether any operator ran after the forward pass."""
+    return any(node.op.phase != "forward" for trace in traces for node in trace.nodes)
+
+
 def _is_reordered(one: TensorRecord, other: TensorRecord) -> bool:
     """Whether two tensors with the same elements differ, in the same shape, by more than matched values may: their order differs."""
     return one.shape == other.shape and epsilon_of(one.dtype) > 0 and (distance(one, other) or 0.0) > WITHIN
@@ -564,11 +569,11 @@ def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: 
     found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
     found |= {node.index for node in trace.nodes} - _leading_to(trace, (index for index, _ in ends))
     nodes = (trace.nodes[index] for index in sorted(found))
-    return [each for each in nodes if each.operator_class != "casts" and not _moves_common(each, shared)]
-
-
-def _moves_common(node: Node, shared: Shared) -> bool:
-    return node.operator_class == "moves" and (node.index, 0) in shared.made
+    return [
+        each
+        for each in nodes
+        if each.operator_class not in (("casts", "moves") if (each.index, 0) in shared.made else ("casts",))
+    ]
 
 
 def _unpaired(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> tuple[list[Node], list[Node]]:

@@ -286,13 +286,15 @@ class _Unexplained:
         )
         for one in ours:
             near = [
-                each for each in theirs if not self._has_other_shape(one, each) and self._have_equal_sizes(one, each)
+                each
+                for each in theirs
+                if not self._has_other_shape(one, each) and self._have_equal_statistics(one, each)
             ]
             alike = [each for each in near if self._is_reordered(one, each)]
             if alike and all(self._far(one, other) for other in alike):
                 yield one, alike[0]
 
-    def _have_equal_sizes(self, one: Place, other: Place) -> bool:
+    def _have_equal_statistics(self, one: Place, other: Place) -> bool:
         """Whether the statistics of two results agree, whatever the order of the elements; quicker than sorting these."""
         return self._apart(one, other) <= RESULT.of(self._ways.epsilon(one, other))
 

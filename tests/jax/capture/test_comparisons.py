@@ -463,7 +463,7 @@ def test_a_loss_is_compared_although_clipped_gradients_do_not_depend_on_its_scal
 
 
 def step_in_order(parameters: Any, moments: Any) -> Any:
-    """A training step of two layers; the parameters have one shape, and are updated in the order of their names."""
+    """A training step of two layers, whose matrices have one shape; the parameters are updated in the order of their names."""
 
     def loss(weights: Any) -> Any:
         hidden = jnp.tanh(normalised(jnp.asarray(X) @ weights["inner"], 1e-5))
