@@ -10,12 +10,14 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from opdump.acl.handles import DTYPES, CallError, Code, DataBuffer, TensorDesc, refuse, returns_code
-from opdump.acl.process import APPEND, Callback, DumpChunk, Process, process
+from opdump.acl.process import APPEND as APPEND  # noqa: PLC0414  a public name
+from opdump.acl.process import Callback, process
+from opdump.acl.process import DumpChunk as DumpChunk  # noqa: PLC0414  a public name
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, data_type_number
 from opdump.dump_file.dump_file import FORMAT_NUMBERS, encode_dump_file
 from opdump.errors import DumpPathError
@@ -23,17 +25,9 @@ from opdump.onnx.recording import ModelRecording
 from opdump.plan import DATA, OVERFLOW, WATCH
 from opdump.sink import make_directory
 
-__all__ = [
-    "APPEND",
-    "DumpChunk",
-    "get_exception_info_path",
-    "get_path",
-    "reg_callback",
-    "save_exception_info",
-    "unreg_callback",
-]
-
 _DETAILS = {1: "brief", 2: "norm", 3: "detail"}
+_MOST_DIMS: Final = 25
+_MODE: Final = 0o400
 _MODES = {4: (DATA, WATCH), 5: (OVERFLOW,)}
 
 
@@ -75,13 +69,12 @@ def get_exception_info_path(address: int, size: int) -> None:
 
     Returns 100000 for missing or insufficient memory, 500001 if failing operators are not dumped.
     """
-    where = "acl.dump.get_exception_info_path"
     if not address or size <= 1:
-        raise CallError(Code.INVALID_PARAM, f"{where}: found address {address!r} and size {size!r}, expected memory")
-    text = f"{exception_root(process(), where)}/".encode("utf-8", "surrogateescape") + b"\0"
+        raise CallError(Code.INVALID_PARAM, f"found address {address!r} and size {size!r}, expected memory")
+    text = f"{_exception_root()}/".encode("utf-8", "surrogateescape") + b"\0"
     if len(text) > size:
-        raise CallError(Code.INVALID_PARAM, f"{where}: the path has {len(text)} bytes, but the memory only {size}")
-    process().memory.at(address, len(text), where=where, write=True)[:] = np.frombuffer(text, np.uint8)
+        raise CallError(Code.INVALID_PARAM, f"the path has {len(text)} bytes, but the memory only {size}")
+    process().memory.at(address, len(text), write=True)[:] = np.frombuffer(text, np.uint8)
 
 
 @returns_code
@@ -91,79 +84,62 @@ def save_exception_info(file: str | None, tag: str, tensors: Sequence[tuple[int,
     The file has `tag` as the attribute `user_tag`. Returns 100000 for an invalid name or one with "..", for no tensors, more than
     25 dimensions and missing memory; 500001 if failing operators are not dumped.
     """
-    save_tensors(process(), file, tag, tensors, "acl.dump.save_exception_info")
-
-
-def _time(recording: ModelRecording) -> str:
-    return str(getattr(recording.writer, "time", ""))
-
-
-__getattr__ = refuse(__name__, __all__)
-
-
-# Writes tensors that a program selects itself, while it handles a failure (docs/acl.md#the-dump-in-memory).
-
-MOST_DIMS: Final = 25
-_MODE: Final = 0o400
-
-
-def exception_root(process: Process, where: str) -> Path:
-    """The directory for failing operators. Raises CallError (500001) if no configuration requests them."""
-    recording = process.recording
-    if recording is None or not recording.plan.mode.failures_only:
-        raise CallError(
-            Code.FAILURE, f'{where}: failing operators are not dumped; set "dump_scene": "aic_err_norm_dump"'
-        )
-    return recording.plan.path / "extra-info" / "data-dump" / str(process.device_id)
-
-
-def save_tensors(process: Process, name: Any, tag: str, tensors: Sequence[tuple[int, int]], where: str) -> Path:
-    """Write tensors, each a description and a buffer, as the inputs of one dump file; returns its path.
-
-    Raises CallError (100000) for an invalid name or one that leads upwards, no tensors, more than 25 dimensions, missing memory.
-    """
-    if not isinstance(name, str) or not name or ".." in PurePosixPath(name).parts or name.startswith("/"):
-        raise CallError(
-            Code.INVALID_PARAM, f"{where}: the file is {name!r}, expected a path below the dump, without '..'"
-        )
+    if not isinstance(file, str) or not file or ".." in PurePosixPath(file).parts or file.startswith("/"):
+        raise CallError(Code.INVALID_PARAM, f"the file is {file!r}, expected a path below the dump, without '..'")
     if not tensors:
-        raise CallError(Code.INVALID_PARAM, f"{where}: there are no tensors")
-    found = tuple(_tensor(process, slot, *each, where) for slot, each in enumerate(tensors))
-    root = exception_root(process, where)
+        raise CallError(Code.INVALID_PARAM, "there are no tensors")
+    found = tuple(_tensor(slot, *each) for slot, each in enumerate(tensors))
+    root = _exception_root()
     moment = time.time_ns() // 1_000_000
     stamp = f"{time.strftime('%Y%m%d%H%M%S', time.localtime(moment / 1000))}{moment % 1000:03d}"
-    path = root / f"{name}.custom.{stamp}"
-    file = DumpFile(
+    path = root / f"{file}.custom.{stamp}"
+    dump = DumpFile(
         inputs=found,
-        op_name=PurePosixPath(name).name,
+        op_name=PurePosixPath(file).name,
         dump_time=moment * 1000,
         attributes=(("user_tag", tag),) if tag else (),
     )
     make_directory(path.parent)
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE), "wb") as stream:
-            stream.writelines(encode_dump_file(file))
+            stream.writelines(encode_dump_file(dump))
     except OSError as error:
         raise DumpPathError(f"{path}: cannot be written ({error.strerror})") from error
-    return path
 
 
-def _tensor(process: Process, slot: int, desc: int, buffer: int, where: str) -> DumpTensor:
-    described = process.handles.get(desc, TensorDesc, where)
-    data = process.handles.get(buffer, DataBuffer, where)
-    if len(described.dims) > MOST_DIMS or any(dim < 0 for dim in described.dims):
+def _time(recording: ModelRecording) -> str:
+    return str(getattr(recording.writer, "time", ""))
+
+
+def _exception_root() -> Path:
+    """The directory for failing operators. Raises CallError (500001) if no configuration requests them."""
+    state = process()
+    recording = state.recording
+    if recording is None or not recording.plan.mode.failures_only:
+        raise CallError(Code.FAILURE, 'failing operators are not dumped; set "dump_scene": "aic_err_norm_dump"')
+    return recording.plan.path / "extra-info" / "data-dump" / str(state.device_id)
+
+
+def _tensor(slot: int, desc: int, buffer: int) -> DumpTensor:
+    state = process()
+    described = state.handles.get(desc, TensorDesc)
+    data = state.handles.get(buffer, DataBuffer)
+    if len(described.dims) > _MOST_DIMS or any(dim < 0 for dim in described.dims):
         raise CallError(
             Code.INVALID_PARAM,
-            f"{where}: tensor {slot} has the shape {described.dims}, expected {MOST_DIMS} known dimensions at most",
+            f"tensor {slot} has the shape {described.dims}, expected {_MOST_DIMS} known dimensions at most",
         )
     if not data.address or not data.size:
-        raise CallError(Code.INVALID_PARAM, f"{where}: tensor {slot} has no memory")
+        raise CallError(Code.INVALID_PARAM, f"tensor {slot} has no memory")
     return DumpTensor(
         io="input",
         slot=slot,
         data_type=data_type_number(DTYPES[described.data_type]),
         format=FORMAT_NUMBERS["ND"],
         shape=tuple(described.dims),
-        data=HeldBytes(process.memory.at(data.address, data.size, where=where).tobytes()),
+        data=HeldBytes(state.memory.at(data.address, data.size).tobytes()),
         original_shape=tuple(described.dims),
     )
+
+
+__getattr__ = refuse(__name__)

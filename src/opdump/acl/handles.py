@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import logging
 import math
+import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from fnmatch import fnmatchcase
@@ -70,6 +72,7 @@ LOG: Final = logging.getLogger("opdump.acl")
 
 Given = ParamSpec("Given")
 Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 
 class CallError(Exception):
@@ -109,58 +112,45 @@ def code_of(error: Exception) -> int:
     return Code.INVALID_DUMP_CONFIG if isinstance(error, ConfigError) else Code.INTERNAL_ERROR
 
 
-def returns_code(function: Callable[Given, None]) -> Callable[Given, int]:
-    """Convert a function that raises to a call that returns 0 or an error code."""
-
+def _converting(
+    function: Callable[Given, Value], answer: Callable[[Value], Result], failure: Callable[[int], Result]
+) -> Callable[Given, Result]:
     @functools.wraps(function)
-    def call(*args: Given.args, **kwargs: Given.kwargs) -> int:
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         try:
-            function(*args, **kwargs)
+            return answer(function(*args, **kwargs))
         except (CallError, OpdumpError) as error:
-            return _report(function.__qualname__, error)
-        return Code.SUCCESS.value
+            return failure(_report(function, error))
 
     return call
 
 
+def returns_code(function: Callable[Given, None]) -> Callable[Given, int]:
+    """Convert a function that raises to a call that returns 0 or an error code."""
+    return _converting(function, lambda _: Code.SUCCESS.value, lambda code: code)
+
+
 def returns_value(nothing: Any) -> Callable[[Callable[Given, Value]], Callable[Given, tuple[Any, int]]]:
     """The same for a call that returns a value and the code: `nothing` is the value after a failure."""
-
-    def wrap(function: Callable[Given, Value]) -> Callable[Given, tuple[Any, int]]:
-        @functools.wraps(function)
-        def call(*args: Given.args, **kwargs: Given.kwargs) -> tuple[Any, int]:
-            try:
-                return function(*args, **kwargs), Code.SUCCESS.value
-            except (CallError, OpdumpError) as error:
-                return nothing, _report(function.__qualname__, error)
-
-        return call
-
-    return wrap
+    return lambda function: _converting(
+        function, lambda value: (value, Code.SUCCESS.value), lambda code: (nothing, code)
+    )
 
 
 def returns_plain(nothing: Value) -> Callable[[Callable[Given, Value]], Callable[Given, Value]]:
     """The same for a call without a code: it returns `nothing` after a failure."""
-
-    def wrap(function: Callable[Given, Value]) -> Callable[Given, Value]:
-        @functools.wraps(function)
-        def call(*args: Given.args, **kwargs: Given.kwargs) -> Value:
-            try:
-                return function(*args, **kwargs)
-            except (CallError, OpdumpError) as error:
-                _report(function.__qualname__, error)
-                return nothing
-
-        return call
-
-    return wrap
+    return lambda function: _converting(function, lambda value: value, lambda _: nothing)
 
 
-def _report(name: str, error: Exception) -> int:
+def _report(function: Callable[..., object], error: Exception) -> int:
+    """Keep the message, after the name of the call; a call whose result has another form has an underscore before its name."""
+    name = function.__name__.lstrip("_")
     code = code_of(error)
-    MESSAGES.keep(str(error))
+    call = f"{function.__module__.removeprefix('opdump.')}.{name}"
+    message = f"{call}: {error}" if isinstance(error, CallError) else str(error)
+    MESSAGES.keep(message)
     level = logging.DEBUG if isinstance(error, CallError) and error.is_answer else logging.ERROR
-    LOG.log(level, "%s returns %d: %s", name, code, error)
+    LOG.log(level, "%s returns %d: %s", name, code, message)
     return code
 
 
@@ -197,9 +187,14 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
 )  # fmt: skip
 
 
-def refuse(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
-    """The `__getattr__` of a module, `opdump.acl` or a submodule, with the names in `known`."""
-    names = tuple(known)
+def calls_of(module: str) -> list[str]:
+    """The names of the calls in a module: its public functions."""
+    functions = inspect.getmembers(sys.modules[module], inspect.isfunction)
+    return [name for name, function in functions if function.__module__ == module and not name.startswith("_")]
+
+
+def refuse(module: str) -> Callable[[str], NoReturn]:
+    """The `__getattr__` of a module, `opdump.acl` or a submodule."""
     prefix = f"{module.removeprefix('opdump.acl').lstrip('.')}.".lstrip(".")
 
     def __getattr__(name: str) -> NoReturn:  # noqa: N807  it becomes the module's
@@ -209,7 +204,7 @@ def refuse(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
         for pattern, reason in _REASONS:
             if fnmatchcase(whole, pattern):
                 raise AttributeError(f"acl.{whole} is not here: {reason}; {_PAGE}", name=name)
-        text = with_nearest(f"acl.{whole} is not here", name, names)
+        text = with_nearest(f"acl.{whole} is not here", name, calls_of(module))
         raise AttributeError(f"{text}; {_PAGE}", name=name)
 
     return __getattr__
@@ -314,22 +309,21 @@ class Handles:
         self._objects[handle] = thing
         return handle
 
-    def get(self, handle: Any, kind: type[Kind], where: str) -> Kind:
+    def get(self, handle: Any, kind: type[Kind]) -> Kind:
         """The object of a handle. Raises CallError for a handle that was never created, was destroyed, or is of another kind."""
         found = self._objects.get(handle) if isinstance(handle, int) else None
         if not isinstance(found, kind):
             what = "nothing" if found is None else f"a {type(found).__name__}"
             raise CallError(
-                Code.INVALID_PARAM,
-                f"{where}: {handle!r} refers to {what}, expected a {kind.__name__} that still exists",
+                Code.INVALID_PARAM, f"{handle!r} refers to {what}, expected a {kind.__name__} that still exists"
             )
         return found
 
     def has(self, handle: int, kind: type[object]) -> bool:
         return isinstance(self._objects.get(handle), kind)
 
-    def remove(self, handle: int, kind: type[Kind], where: str) -> Kind:
-        found = self.get(handle, kind, where)
+    def remove(self, handle: int, kind: type[Kind]) -> Kind:
+        found = self.get(handle, kind)
         del self._objects[handle]
         return found
 
@@ -456,21 +450,21 @@ class Gears:
 
 
 def with_gears(
-    metadata: Mapping[str, str], inputs: Sequence[TensorInfo], where: str
+    metadata: Mapping[str, str], inputs: Sequence[TensorInfo]
 ) -> tuple[tuple[TensorInfo, ...], Gears | None]:
     """The inputs as in the metadata, and the gears; None if there are none. Raises CallError for invalid metadata."""
-    shaped, order = _shaped(metadata.get(_INPUT_SHAPE), inputs, where)
+    shaped, order = _shaped(metadata.get(_INPUT_SHAPE), inputs)
     kinds = [kind for kind in KINDS if metadata.get(kind)]
     if not kinds:
         return shaped, None
     if len(kinds) > 1:
-        raise _wrong(where, f"the model's metadata has {' and '.join(kinds)}, but a model may have only one of them")
+        raise _wrong(f"the model's metadata has {' and '.join(kinds)}, but a model may have only one of them")
     kind = kinds[0]
-    choices = _choices(kind, metadata[kind], where)
+    choices = _choices(kind, metadata[kind])
     unknown = [(place, axis) for place in order for axis, dim in enumerate(shaped[place].dims) if dim < 0]
     if not unknown:
-        raise _wrong(where, f"the model's metadata has {kind}, but no input has a dimension of -1")
-    shapes = tuple(_shapes(kind, choice, shaped, unknown, where) for choice in choices)
+        raise _wrong(f"the model's metadata has {kind}, but no input has a dimension of -1")
+    shapes = tuple(_shapes(kind, choice, shaped, unknown) for choice in choices)
     largest = max(
         range(len(choices)),
         key=lambda gear: sum(size_of(info.dtype, dims) for info, dims in zip(shaped, shapes[gear], strict=True)),
@@ -478,9 +472,7 @@ def with_gears(
     return shaped, Gears(kind, choices, shapes, order, largest)
 
 
-def _shaped(
-    text: str | None, inputs: Sequence[TensorInfo], where: str
-) -> tuple[tuple[TensorInfo, ...], tuple[int, ...]]:
+def _shaped(text: str | None, inputs: Sequence[TensorInfo]) -> tuple[tuple[TensorInfo, ...], tuple[int, ...]]:
     """The inputs with the shapes in the metadata, and their order."""
     found, order = list(inputs), []
     names = [info.name for info in inputs]
@@ -488,72 +480,64 @@ def _shaped(
         name, _, shape = part.rpartition(":")
         name = name.strip().strip('"')
         if name not in names or names.index(name) in order:
-            raise _wrong(where, f"input_shape: found {name!r}, expected each of {', '.join(names)} once")
+            raise _wrong(f"input_shape: found {name!r}, expected each of {', '.join(names)} once")
         place = names.index(name)
-        dims = _numbers(shape, least=-1, where=where, what="input_shape")
+        dims = _numbers(shape, least=-1, what="input_shape")
         known = inputs[place].dims
         if len(dims) != len(known) or any(dim not in (-1, given) for dim, given in zip(known, dims, strict=False)):
-            raise _wrong(
-                where, f"input_shape: found {list(dims)} for {name!r}, expected {list(known)}, where -1 is any size"
-            )
+            raise _wrong(f"input_shape: found {list(dims)} for {name!r}, expected {list(known)}, where -1 is any size")
         found[place] = replace(inputs[place], dims=dims)
         order.append(place)
     return tuple(found), (*order, *(place for place in range(len(inputs)) if place not in order))
 
 
-def _choices(kind: GearKind, text: str, where: str) -> tuple[tuple[int, ...], ...]:
+def _choices(kind: GearKind, text: str) -> tuple[tuple[int, ...], ...]:
     parts = (
         text.split(",") if kind == "dynamic_batch_size" else filter(None, (each.strip() for each in text.split(";")))
     )
-    choices = tuple(_numbers(part, least=1, where=where, what=kind) for part in parts)
+    choices = tuple(_numbers(part, least=1, what=kind) for part in parts)
     lengths = {len(choice) for choice in choices}
     if len(lengths) != 1 or (kind == "dynamic_image_size" and lengths != {2}):
         expected = "height,width;height,width" if kind == "dynamic_image_size" else "as many numbers in each gear"
-        raise _wrong(where, f"{kind}: found {text!r}, expected {expected}")
+        raise _wrong(f"{kind}: found {text!r}, expected {expected}")
     return choices
 
 
 def _shapes(
-    kind: GearKind,
-    choice: tuple[int, ...],
-    inputs: Sequence[TensorInfo],
-    unknown: Sequence[tuple[int, int]],
-    where: str,
+    kind: GearKind, choice: tuple[int, ...], inputs: Sequence[TensorInfo], unknown: Sequence[tuple[int, int]]
 ) -> Shapes:
     shapes = [list(info.dims) for info in inputs]
     if kind == "dynamic_dims" and len(choice) != len(unknown):
         raise _wrong(
-            where,
-            f"dynamic_dims: a gear has {len(choice)} numbers, but the inputs have {len(unknown)} dimensions of -1",
+            f"dynamic_dims: a gear has {len(choice)} numbers, but the inputs have {len(unknown)} dimensions of -1"
         )
     taken = [0] * len(inputs)
     for number, (place, axis) in enumerate(unknown):
         position = number if kind == "dynamic_dims" else taken[place] if kind == "dynamic_image_size" else 0
         if position >= len(choice) or (kind == "dynamic_batch_size" and taken[place]):
             raise _wrong(
-                where,
                 f"{kind}: {inputs[place].name!r} is {list(inputs[place].dims)}, expected {len(choice)} dimension(s) of -1; "
-                'fix the others: "input_shape"',
+                'fix the others: "input_shape"'
             )
         shapes[place][axis] = choice[position]
         taken[place] += 1
     if kind == "dynamic_image_size" and any(count not in (0, 2) for count in taken):
-        raise _wrong(where, "dynamic_image_size: an input has one dimension of -1, expected height and width")
+        raise _wrong("dynamic_image_size: an input has one dimension of -1, expected height and width")
     return tuple(map(tuple, shapes))
 
 
-def _numbers(text: str, *, least: int, where: str, what: str) -> tuple[int, ...]:
+def _numbers(text: str, *, least: int, what: str) -> tuple[int, ...]:
     try:
         numbers = tuple(int(part) for part in text.split(",") if text.strip())
     except ValueError as error:
-        raise _wrong(where, f"{what}: found {text!r}, expected whole numbers separated by commas") from error
+        raise _wrong(f"{what}: found {text!r}, expected whole numbers separated by commas") from error
     if any(number < least for number in numbers) or (least > 0 and math.prod(numbers) == 0):
-        raise _wrong(where, f"{what}: found {text!r}, expected numbers, {least} or more")
+        raise _wrong(f"{what}: found {text!r}, expected numbers, {least} or more")
     return numbers
 
 
-def _wrong(where: str, text: str) -> CallError:
-    return CallError(Code.PARSE_FILE, f"{where}: {text}; docs/acl.md, shapes that change")
+def _wrong(text: str) -> CallError:
+    return CallError(Code.PARSE_FILE, f"{text}; docs/acl.md, shapes that change")
 
 
 # The description of a model: its inputs and outputs, its gears, and the shapes of its outputs in each.
@@ -566,13 +550,13 @@ class ModelInfo:
     `values` of ONNX Runtime are the inputs and outputs of a session. Raises CallError for invalid gears.
     """
 
-    def __init__(self, model: ModelFile, inputs: Sequence[Any], outputs: Sequence[Any], where: str) -> None:
+    def __init__(self, model: ModelFile, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         known = adapter_module("tensors_of_run").dtype_and_dims
         metadata = {entry.key: entry.value for entry in model.proto.metadata_props}
         given = tuple(TensorInfo(value.name, *known(value)) for value in inputs)
         self.own_inputs: tuple[TensorInfo, ...]
         self.gears: Gears | None
-        self.own_inputs, self.gears = with_gears(metadata, given, where)
+        self.own_inputs, self.gears = with_gears(metadata, given)
         self._model = model
         self._open = tuple(TensorInfo(value.name, *known(value)) for value in outputs)
         self._shapes: dict[int, Shapes] = {}

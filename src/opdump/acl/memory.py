@@ -8,21 +8,23 @@ mapped its pages. So most wrong numbers return an error code where a device woul
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import sys
 import threading
 import weakref
 from bisect import bisect_right, insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from opdump.acl.handles import CallError, Code
+from opdump.acl.handles import CallError, Code, DataBuffer, TensorInfo, size_of, storage
 
 Bytes = npt.NDArray[np.uint8]
+Array = npt.NDArray[Any]
 
 _ALIGNMENT: Final = 64
 _BETWEEN_LOOKS: Final = 64
@@ -56,12 +58,12 @@ class Memory:
     def allocate(self, size: Any) -> int:
         """The address of `size` new bytes, aligned to 64. Raises CallError for an invalid size and if memory is exhausted."""
         if not isinstance(size, int) or not 0 < size < LARGEST:
-            raise CallError(Code.INVALID_PARAM, f"malloc: size is {size!r}, expected a number of bytes, 1 or more")
+            raise CallError(Code.INVALID_PARAM, f"size is {size!r}, expected a number of bytes, 1 or more")
         try:
             # The memory beside it belongs to no array: an address beyond the edge cannot hit another array.
             whole = np.zeros(size + 3 * _ALIGNMENT, np.uint8)
         except MemoryError as error:
-            raise CallError(Code.INTERNAL_ERROR, f"malloc: not enough memory for {size} bytes") from error
+            raise CallError(Code.INTERNAL_ERROR, f"not enough memory for {size} bytes") from error
         skipped = _ALIGNMENT + -whole.ctypes.data % _ALIGNMENT
         block = whole[skipped : skipped + size]
         address = int(block.ctypes.data)
@@ -76,7 +78,7 @@ class Memory:
             if block is None or not block.is_ours:
                 raise CallError(
                     Code.INVALID_PARAM,
-                    f"free: {address!r} was not returned by malloc, or was freed before; free each address that malloc returned once",
+                    f"{address!r} was not returned by malloc, or was freed before; free each address that malloc returned once",
                 )
             self._remove(address)
 
@@ -114,28 +116,28 @@ class Memory:
             )
         return address
 
-    def at(self, address: Any, size: Any, *, where: str, write: bool = False) -> Bytes:
+    def at(self, address: Any, size: Any, *, write: bool = False) -> Bytes:
         """`size` bytes from an address on, without a copy.
 
         Raises CallError for an unknown address, for an access beyond its block, and for writing (`write`) into constant memory.
         """
         if not isinstance(address, int) or not isinstance(size, int) or size < 0:
-            raise CallError(Code.INVALID_PARAM, f"{where}: {address!r} and {size!r} are not an address and a size")
+            raise CallError(Code.INVALID_PARAM, f"{address!r} and {size!r} are not an address and a size")
         with self._lock:
             found, most = self._known(address, size)
             if found is None and most < 0 and self._may_be_an_array(address, size):
                 found = _at(address, size, None, writeable=True)
         if found is None and most >= 0:
-            raise CallError(Code.INVALID_PARAM, f"{where}: {size} bytes were requested, but there are only {most}")
+            raise CallError(Code.INVALID_PARAM, f"{size} bytes were requested, but there are only {most}")
         if found is None:
             raise CallError(
                 Code.INVALID_PARAM,
-                f"{where}: {address:#x} is not an address from acl.rt.malloc, acl.rt.malloc_host, acl.util.numpy_to_ptr, "
+                f"{address:#x} is not an address from acl.rt.malloc, acl.rt.malloc_host, acl.util.numpy_to_ptr, "
                 "acl.util.bytes_to_ptr or an array (array.ctypes.data, tensor.data_ptr()), or its memory was freed: keep the "
                 "array until the call has returned",
             )
         if write and not found.flags.writeable:
-            raise CallError(Code.INVALID_PARAM, f"{where}: this memory is constant; write into memory of acl.rt.malloc")
+            raise CallError(Code.INVALID_PARAM, "this memory is constant; write into memory of acl.rt.malloc")
         return found
 
     def _known(self, address: int, size: int) -> tuple[Bytes | None, int]:
@@ -208,3 +210,63 @@ def is_mapped(address: int, size: int) -> bool:
     # Of all calls that fail for an unmapped page, this one has no effect: it asks to write pages of files back, which happens anyway.
     asked = _libc.msync(ctypes.c_void_p(start), ctypes.c_size_t(address + size - start), _MS_ASYNC)
     return bool(asked == 0)
+
+
+# Makes arrays over memory at addresses, for the inputs and outputs of a run.
+
+
+def array_over(memory: Memory, buffer: DataBuffer, info: TensorInfo, dims: Sequence[int]) -> Array:
+    """The elements in a buffer, without a copy, in the type of their bits."""
+    kind = storage(info.dtype)
+    if kind is None:
+        raise CallError(Code.UNSUPPORTED_DATA_TYPE, f"elements of type {info.dtype} cannot be passed here")
+    size = math.prod(dims) * kind.itemsize
+    if buffer.size < size:
+        raise CallError(
+            Code.MODEL_INPUT_NOT_MATCH,
+            f"{info.name!r} is {info.dtype} {tuple(dims)}, {size} bytes, and its buffer has {buffer.size}",
+        )
+    if size == 0:
+        return np.empty(dims, kind)
+    elements: Array = memory.at(buffer.address, size).view(kind).reshape(tuple(dims))
+    return elements
+
+
+def dims_of(info: TensorInfo, size: int) -> tuple[int, ...]:
+    """The shape of a tensor of `size` bytes: one unknown dimension follows from the size."""
+    unknown = [place for place, dim in enumerate(info.dims) if dim < 0]
+    if not unknown:
+        return info.dims
+    dims = [1 if dim < 0 else dim for dim in info.dims]
+    known = size_of(info.dtype, dims)
+    if len(unknown) == 1 and known and size % known == 0:
+        dims[unknown[0]] = size // known
+        return tuple(dims)
+    if size == known:
+        return tuple(dims)
+    raise CallError(
+        Code.MODEL_INPUT_NOT_MATCH,
+        f"{info.name!r} has the shape {info.dims}, and {size} bytes do not determine -1; "
+        "set it with acl.mdl.set_dataset_tensor_desc(dataset, acl.create_tensor_desc(...), index)",
+    )
+
+
+def check_outputs(buffers: Sequence[DataBuffer], arrays: Sequence[Array], code: Code) -> None:
+    """Raises CallError if a result does not fit into its buffer; nothing was written then."""
+    for number, (buffer, array) in enumerate(zip(buffers, arrays, strict=True)):
+        if buffer.address and buffer.size < array.nbytes:
+            raise CallError(
+                code,
+                f"output {number} is {array.dtype} {array.shape}, {array.nbytes} bytes, and its buffer has {buffer.size}",
+            )
+
+
+def write_outputs(memory: Memory, buffers: Sequence[DataBuffer], arrays: Sequence[Array]) -> None:
+    """Copy results into their buffers. A buffer without memory gets some, which the program frees."""
+    for buffer, array in zip(buffers, arrays, strict=True):
+        if not buffer.address:
+            buffer.size = max(array.nbytes, 1)
+            buffer.address = memory.allocate(buffer.size)
+        if array.nbytes:
+            target = memory.at(buffer.address, array.nbytes, write=True)
+            target[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from opdump.acl.handles import LOG, CallError, Code, Context, Handles, ModelInfo
+from opdump.acl.handles import LOG, CallError, Code, Context, Handles, ModelInfo, Stream
 from opdump.acl.memory import Memory
 from opdump.configs.acl_keys import read_acl_file
 from opdump.configs.acl_plan import plan_from_environment, plan_of_nothing
@@ -59,39 +59,39 @@ class Reports:
         self._undone: Counter[int] = Counter()
         """The number of callbacks of a stream that have not finished."""
 
-    def subscribe(self, thread: int, stream: int, where: str) -> None:
+    def subscribe(self, thread: int, stream: int) -> None:
         with self._changed:
             if stream in self._subscribers:
                 raise CallError(
                     Code.STREAM_SUBSCRIBE,
-                    f"{where}: thread {self._subscribers[stream]} has subscribed to this stream; call acl.rt.unsubscribe_report "
+                    f"thread {self._subscribers[stream]} has subscribed to this stream; call acl.rt.unsubscribe_report "
                     "first",
                 )
             self._subscribers[stream] = thread
             self._waiting.setdefault(thread, deque())
             self._changed.notify_all()
 
-    def unsubscribe(self, thread: int, stream: int, where: str) -> None:
+    def unsubscribe(self, thread: int, stream: int) -> None:
         with self._changed:
             if self._subscribers.get(stream) != thread:
-                raise CallError(Code.STREAM_SUBSCRIBE, f"{where}: thread {thread!r} has not subscribed to this stream")
+                raise CallError(Code.STREAM_SUBSCRIBE, f"thread {thread!r} has not subscribed to this stream")
             del self._subscribers[stream]
             if thread not in self._subscribers.values() and not self._waiting[thread]:
                 del self._waiting[thread]
 
-    def launch(self, function: Callable[[Any], object], data: Any, stream: int, where: str) -> None:
+    def launch(self, function: Callable[[Any], object], data: Any, stream: int) -> None:
         with self._changed:
             thread = self._subscribers.get(stream)
             if thread is None:
                 raise CallError(
                     Code.STREAM_NO_CALLBACK,
-                    f"{where}: no thread has subscribed to this stream; call acl.rt.subscribe_report(thread, stream) first",
+                    "no thread has subscribed to this stream; call acl.rt.subscribe_report(thread, stream) first",
                 )
             self._waiting[thread].append(_Callback(function, data, stream))
             self._undone[stream] += 1
             self._changed.notify_all()
 
-    def process(self, timeout: int, where: str) -> None:
+    def process(self, timeout: int) -> None:
         """Run the callbacks that wait for the calling thread; if there are none, wait for some.
 
         An exception of a callback leaves this call. Raises CallError if none arrived within `timeout` milliseconds.
@@ -103,12 +103,10 @@ class Reports:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     if own in self._waiting:
-                        raise CallError(
-                            Code.REPORT_TIMEOUT, f"{where}: no callback arrived within {timeout} ms", is_answer=True
-                        )
+                        raise CallError(Code.REPORT_TIMEOUT, f"no callback arrived within {timeout} ms", is_answer=True)
                     raise CallError(
                         Code.THREAD_SUBSCRIBE,
-                        f"{where}: this thread ({own}) has subscribed to no stream; call acl.rt.subscribe_report with its number",
+                        f"this thread ({own}) has subscribed to no stream; call acl.rt.subscribe_report with its number",
                         is_answer=True,
                     )
                 self._changed.wait(left)
@@ -125,7 +123,7 @@ class Reports:
     def has_undone(self, stream: int) -> bool:
         return self._undone[stream] > 0
 
-    def wait(self, stream: int | None, where: str, timeout: int = FOREVER) -> None:
+    def wait(self, stream: int | None, timeout: int = FOREVER) -> None:
         """Return when the callbacks of a stream, or of all, have run.
 
         Raises CallError if that can never happen, and if it did not happen within `timeout` milliseconds.
@@ -134,25 +132,25 @@ class Reports:
         with self._changed:
             while left := {each for each in self._undone if self._undone[each] > 0 and stream in (None, each)}:
                 for each in left:
-                    self._must_be_running(each, where)
+                    self._must_be_running(each)
                 if deadline is not None and time.monotonic() >= deadline:
                     raise CallError(
                         Code.STREAM_SYNC_TIMEOUT,
-                        f"{where}: the callbacks did not run within {timeout} ms; the thread may be busy",
+                        f"the callbacks did not run within {timeout} ms; the thread may be busy",
                     )
                 self._changed.wait(_BETWEEN_LOOKS)
 
-    def _must_be_running(self, stream: int, where: str) -> None:
+    def _must_be_running(self, stream: int) -> None:
         thread = self._subscribers.get(stream)
         if thread == threading.get_ident():
             raise CallError(
                 Code.REPORT_TIMEOUT,
-                f"{where}: this thread itself runs the callbacks of the stream; call acl.rt.process_report, or wait in another",
+                "this thread itself runs the callbacks of the stream; call acl.rt.process_report, or wait in another",
             )
         if thread is None or all(each.ident != thread for each in threading.enumerate()):
             raise CallError(
                 Code.REPORT_TIMEOUT,
-                f"{where}: callbacks wait for thread {thread}, which has ended or unsubscribed; let it call "
+                f"callbacks wait for thread {thread}, which has ended or unsubscribed; let it call "
                 "acl.rt.process_report until the stream is done",
             )
 
@@ -216,9 +214,7 @@ class Delivery:
     def register(self, callback: Callback | None, flag: int) -> None:
         """A second registration is ignored. Raises CallError for an object that is not callable, and for a flag that is not 0."""
         if not callable(callback) or flag != 0:
-            raise CallError(
-                Code.FAILURE, f"reg_callback: found {callback!r} and flag {flag!r}, expected a function and the flag 0"
-            )
+            raise CallError(Code.FAILURE, f"found {callback!r} and flag {flag!r}, expected a function and the flag 0")
         if self._callback is None:
             self._callback = callback
 
@@ -323,17 +319,17 @@ class Contexts:
         self._of_thread.context = context
         return context
 
-    def use(self, context: int, where: str) -> None:
-        self._handles.get(context, Context, where)
+    def use(self, context: int) -> None:
+        self._handles.get(context, Context)
         self._of_thread.context = context
 
-    def current(self, where: str) -> int:
+    def current(self) -> int:
         """The current context. Raises CallError (107002) if the thread has none, or if it was destroyed."""
         context: int | None = getattr(self._of_thread, "context", None)
         if context is None or not self._handles.has(context, Context):
             raise CallError(
                 Code.CONTEXT_NULL,
-                f"{where}: this thread has no context; call acl.rt.set_device, or acl.rt.set_context with that of another thread",
+                "this thread has no context; call acl.rt.set_device, or acl.rt.set_context with that of another thread",
                 is_answer=True,
             )
         return context
@@ -343,15 +339,15 @@ class Contexts:
             self._default = self._handles.add(Context(device_id))
         self._of_thread.context = self._default
 
-    def destroy(self, context: int, where: str) -> None:
-        self._handles.remove(context, Context, where)
+    def destroy(self, context: int) -> None:
+        self._handles.remove(context, Context)
         if context == self._default:
             self._default = None
 
     def reset(self) -> None:
         """Destroy the default context, if there is one."""
         if self._default is not None:
-            self.destroy(self._default, "acl.rt.reset_device")
+            self.destroy(self._default)
 
 
 @dataclass(slots=True)
@@ -419,15 +415,13 @@ class Process:
         with self.lock:
             if self.references:
                 self.references += 1
-                raise CallError(
-                    Code.REPEAT_INITIALIZE, "acl.init: it was called before; it now needs one more acl.finalize"
-                )
+                raise CallError(Code.REPEAT_INITIALIZE, "it was called before; it now needs one more acl.finalize")
             path = beside_program(path) if path else path
             content = read_acl_file(path) if path else b""
             if path and self.first_config is not None and content != self.first_config:
                 raise CallError(
                     Code.INVALID_PARAM,
-                    f"acl.init: {os.fspath(path)!r} differs from the first configuration of this process; "
+                    f"{os.fspath(path)!r} differs from the first configuration of this process; "
                     "use acl.mdl.init_dump and acl.mdl.set_dump, or another process",
                 )
             plan = resolve_plan(path, dialect="acl") if path else None
@@ -441,7 +435,7 @@ class Process:
     def finalize(self) -> None:
         with self.lock:
             if not self.references:
-                raise CallError(Code.REPEAT_FINALIZE, "acl.finalize: it was called more often than acl.init")
+                raise CallError(Code.REPEAT_FINALIZE, "it was called more often than acl.init")
             self.references -= 1
             if not self.references:
                 self.is_dump_started = False
@@ -452,18 +446,16 @@ class Process:
 
     def init_dump(self) -> None:
         with self.lock:
-            self.must_be_initialised("acl.mdl.init_dump")
+            self.must_be_initialised()
             if self.is_dump_started:
-                raise CallError(
-                    Code.REPEAT_INITIALIZE, "acl.mdl.init_dump: it was called before; call acl.mdl.finalize_dump first"
-                )
+                raise CallError(Code.REPEAT_INITIALIZE, "it was called before; call acl.mdl.finalize_dump first")
             self.is_dump_started = True
 
     def set_dump(self, path: str | os.PathLike[str] | None) -> None:
         with self.lock:
-            self._must_be_dumping("acl.mdl.set_dump")
+            self._must_be_dumping()
             if path is None:
-                raise CallError(Code.INVALID_PARAM, "acl.mdl.set_dump: found None, expected the path of an acl.json")
+                raise CallError(Code.INVALID_PARAM, "found None, expected the path of an acl.json")
             try:
                 plan = resolve_plan(beside_program(path), dialect="acl")
             except OpdumpError as error:
@@ -474,36 +466,36 @@ class Process:
 
     def finalize_dump(self) -> None:
         with self.lock:
-            self._must_be_dumping("acl.mdl.finalize_dump")
+            self._must_be_dumping()
             self.is_dump_started = False
             self._close_recordings(lambda recording: not _stays_on(recording))
             self.refused = ""
 
-    def load(self, source: Any, where: str) -> int:
+    def load(self, source: Any) -> int:
         """Load a model under the current configuration, and return its number."""
         with self.lock:
-            self.must_be_initialised(where)
+            self.must_be_initialised()
             recording = self._recording_in_force()
             model_id: int = next(self._ids)
             session = recording.load(source, model_id)
             try:
-                info = ModelInfo(session.model, session.inputs, session.outputs, where)
+                info = ModelInfo(session.model, session.inputs, session.outputs)
             except CallError:
                 recording.unload(model_id)
                 raise
             self.models[model_id] = LoadedModel(model_id, session, recording, info)
             return model_id
 
-    def model(self, model_id: Any, where: str) -> LoadedModel:
+    def model(self, model_id: Any) -> LoadedModel:
         found = self.models.get(model_id) if isinstance(model_id, int) else None
         if found is None:
             loaded = ", ".join(map(str, self.models)) or "none"
-            raise CallError(Code.INVALID_MODEL_ID, f"{where}: no model {model_id!r} is loaded; loaded: {loaded}")
+            raise CallError(Code.INVALID_MODEL_ID, f"no model {model_id!r} is loaded; loaded: {loaded}")
         return found
 
     def unload(self, model_id: int) -> None:
         with self.lock:
-            model = self.model(model_id, "acl.mdl.unload")
+            model = self.model(model_id)
             del self.models[model_id]
             model.recording.unload(model_id)
             model.session.close()
@@ -520,14 +512,19 @@ class Process:
                 loaded = self.operators[key] = LoadedModel(number, session, recording)
             return loaded
 
-    def must_be_initialised(self, where: str) -> None:
-        if not self.references:
-            raise CallError(Code.UNINITIALIZE, f"{where}: call acl.init first")
+    def check_stream(self, stream: int) -> None:
+        """Raises CallError for an invalid stream. Stream 0 is the default one."""
+        if stream != 0:
+            self.handles.get(stream, Stream)
 
-    def _must_be_dumping(self, where: str) -> None:
-        self.must_be_initialised(where)
+    def must_be_initialised(self) -> None:
+        if not self.references:
+            raise CallError(Code.UNINITIALIZE, "call acl.init first")
+
+    def _must_be_dumping(self) -> None:
+        self.must_be_initialised()
         if not self.is_dump_started:
-            raise CallError(Code.DUMP_NOT_RUN, f"{where}: call acl.mdl.init_dump first")
+            raise CallError(Code.DUMP_NOT_RUN, "call acl.mdl.init_dump first")
 
     def _switch_to(self, plan: DumpPlan | None) -> None:
         """Load models under this plan from now on. Loaded models keep theirs."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from opdump.acl.handles import MESSAGES, CallError, Code, numpy_type, refuse, returns_plain
+from opdump.acl.handles import CallError, Code, numpy_type, refuse, returns_code, returns_plain
 from opdump.acl.process import process
 
 _NO_SUCH_THREAD: Final = 3  # ESRCH of the operating system
@@ -28,51 +28,8 @@ class _Thread(threading.Thread):
             raise  # the interpreter prints it
 
 
-class Threads:
-    """The threads that were started and not yet waited for."""
-
-    def __init__(self) -> None:
-        self._running: dict[int, _Thread] = {}
-
-    def start(self, function: Callable[..., object], data: Any) -> int:
-        """The number of a new thread. Raises TypeError if the function is not callable."""
-        if not callable(function):
-            raise TypeError(f"acl.util.start_thread: found {function!r}, expected a function and its argument")
-        thread = _Thread(function, () if data is None else (data,))
-        thread.start()
-        assert thread.ident is not None, "it was started"
-        self._running[thread.ident] = thread
-        return thread.ident
-
-    def join(self, number: int) -> int:
-        """Wait for a thread. Raises RuntimeError for an exception in it."""
-        thread = self._running.pop(number, None)
-        if thread is None:
-            MESSAGES.keep(
-                f"acl.util.stop_thread: {number!r} is not a thread of acl.util.start_thread, or was stopped before"
-            )
-            return _NO_SUCH_THREAD
-        thread.join()
-        if thread.error is not None:
-            raise RuntimeError(
-                f"acl.util.stop_thread: the thread ended by {type(thread.error).__name__}: {thread.error}"
-            ) from thread.error
-        return 0
-
-
-# Threads belong to the interpreter, not to the state that `acl.init` creates.
-THREADS: Final = Threads()
-
-
-__all__ = [
-    "bytes_to_ptr",
-    "numpy_contiguous_to_ptr",
-    "numpy_to_ptr",
-    "ptr_to_bytes",
-    "ptr_to_numpy",
-    "start_thread",
-    "stop_thread",
-]
+# The threads that were started and not yet waited for. They belong to the interpreter, not to the state that `acl.init` creates.
+_STARTED: Final[dict[int, _Thread]] = {}
 
 _NOTHING: npt.NDArray[Any] = np.empty(0, np.uint8)
 _NOTHING.flags.writeable = False
@@ -84,7 +41,7 @@ def numpy_to_ptr(array: Any) -> int:
     if not isinstance(array, np.ndarray) or array.dtype.hasobject or not array.flags.c_contiguous:
         raise CallError(
             Code.INVALID_PARAM,
-            "acl.util.numpy_to_ptr: expected an array of numbers in C order; use numpy.ascontiguousarray, and keep its result",
+            "expected an array of numbers in C order; use numpy.ascontiguousarray, and keep its result",
         )
     return process().memory.register(array)
 
@@ -104,11 +61,11 @@ def ptr_to_numpy(address: int, shape: Sequence[Any], numpy_type_number: int) -> 
     if kind is None or not all(isinstance(dim, int) and dim >= 0 for dim in shape):
         raise CallError(
             Code.INVALID_PARAM,
-            f"acl.util.ptr_to_numpy: found shape {shape!r} and type {numpy_type_number!r}, expected numpy's own number "
+            f"found shape {shape!r} and type {numpy_type_number!r}, expected numpy's own number "
             "(numpy.dtype.num: 11 for float32)",
         )
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    found: npt.NDArray[Any] = process().memory.at(address, size, where="acl.util.ptr_to_numpy").view(kind)
+    found: npt.NDArray[Any] = process().memory.at(address, size).view(kind)
     return found.reshape(tuple(shape))
 
 
@@ -116,28 +73,41 @@ def ptr_to_numpy(address: int, shape: Sequence[Any], numpy_type_number: int) -> 
 def bytes_to_ptr(data: Any) -> int:
     """The address of a bytes object. Keep the object. Copies into it change it; an object of a single byte is constant."""
     if not isinstance(data, bytes) or not data:
-        raise CallError(
-            Code.INVALID_PARAM, f"acl.util.bytes_to_ptr: found a {type(data).__name__}, expected bytes, not empty"
-        )
+        raise CallError(Code.INVALID_PARAM, f"found a {type(data).__name__}, expected bytes, not empty")
     return process().memory.register_bytes(data)
 
 
 @returns_plain(b"")
 def ptr_to_bytes(address: int, size: int) -> bytes:
     """A copy of `size` bytes; empty for invalid memory."""
-    return process().memory.at(address, size, where="acl.util.ptr_to_bytes").tobytes()
+    return process().memory.at(address, size).tobytes()
 
 
 def start_thread(function: Callable[..., object], data: Any) -> tuple[int, int]:
-    """Run `function(data)` in a thread, or `function()` if `data` is None; returns the thread's number, and the code."""
-    return THREADS.start(function, data), Code.SUCCESS.value
+    """Run `function(data)` in a thread, or `function()` if `data` is None; returns the thread's number, and the code. Raises
+    TypeError if the function is not callable.
+    """
+    if not callable(function):
+        raise TypeError(f"acl.util.start_thread: found {function!r}, expected a function and its argument")
+    thread = _Thread(function, () if data is None else (data,))
+    thread.start()
+    assert thread.ident is not None, "it was started"
+    _STARTED[thread.ident] = thread
+    return thread.ident, Code.SUCCESS.value
 
 
-def stop_thread(thread: int) -> int:
+@returns_code
+def stop_thread(thread: int) -> None:
     """Wait until a thread has ended. Returns 3 for one that `start_thread` did not start. Raises RuntimeError if it ended with an
     error.
     """
-    return THREADS.join(thread)
+    started = _STARTED.pop(thread, None)
+    if started is None:
+        raise CallError(_NO_SUCH_THREAD, f"{thread!r} is not a thread of acl.util.start_thread, or was stopped before")
+    started.join()
+    error = started.error
+    if error is not None:
+        raise RuntimeError(f"acl.util.stop_thread: the thread ended by {type(error).__name__}: {error}") from error
 
 
-__getattr__ = refuse(__name__, __all__)
+__getattr__ = refuse(__name__)
