@@ -65,7 +65,7 @@ def one_line(text: str, most: int) -> str:
 
 
 def repr_of(kind: str, name: str, *facts: str) -> str:
-    """Return `Kind(name, fact, fact)` in about 100 characters. The name is shortened to what the facts leave, but to no fewer than 24 characters."""
+    """Return `Kind(name, fact, fact)` in about 100 characters. The name is shortened to the space that the facts leave, but not below 24 characters."""
     rest = "".join(f", {one_line(fact, 64)}" for fact in facts if fact)
     return f"{kind}({one_line(name, max(24, 97 - len(kind) - len(rest)))}{rest})"
 
@@ -74,7 +74,7 @@ def repr_of(kind: str, name: str, *facts: str) -> str:
 
 
 def html_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> str:
-    """A table with a line above it; columns that are empty in every row are left out, and the headings where all are empty."""
+    """A table with a line above it; columns that are empty in every row are left out, and the headings if all are empty."""
     cells = [[str(cell) for cell in row] for row in rows]
     kept = [number for number in range(len(headings)) if any(row[number] for row in cells)]
     head = _row("th", [headings[number] for number in kept]) if any(headings) else ""

@@ -1,4 +1,4 @@
-"""What a dump leaves out from some step on because a limit was reached (`max_disk`, `min_free_disk`, `max_memory`, `max_overhead`)."""
+"""What a dump leaves out from a certain step on because a limit was reached (`max_disk`, `min_free_disk`, `max_memory`, `max_overhead`)."""
 
 from __future__ import annotations
 

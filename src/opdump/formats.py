@@ -606,7 +606,7 @@ def _c04_in_blocks(shape: Shape, n0: int, c0: int) -> Shape:
     if c > _CHANNELS:
         raise FormatShapeError(f"FRACTAL_Z_C04 holds at most {_CHANNELS} channels; found {c} in {shape}")
     if c0 % _CHANNELS:
-        raise FormatShapeError(f"blocks of FRACTAL_Z_C04 hold whole places of {_CHANNELS} channels; found C0 = {c0}")
+        raise FormatShapeError(f"C0 of FRACTAL_Z_C04 must be a multiple of {_CHANNELS}; found {c0}")
     return ceil_div(h * w * _CHANNELS, c0), ceil_div(n, n0), n0, c0
 
 

@@ -261,7 +261,7 @@ class OpRecord:
 def graph_shapes(op: OpRecord, io: IO) -> dict[int, tuple[int, ...]]:
     """Return the shapes that a graph gives to inputs or outputs of an operator, by slot, if these are recorded in the shape of the memory.
 
-    They are in the argument `graph_shapes`, as `{"input.0": [12, 16]}`. Shapes that are no lists of sizes are left out.
+    They are in the argument `graph_shapes`, as `{"input.0": [12, 16]}`. Shapes that are not lists of sizes are left out.
     """
     noted = op.arguments.get("graph_shapes")
     found = {}

@@ -193,7 +193,7 @@ class DumpChunk:
         name, size, is_last, offset, flag = _HEADER.unpack_from(raw)
         data = raw[_HEADER.size : _HEADER.size + size]
         if len(data) != size:
-            raise ValueError(f"a chunk of {size} bytes of data has {len(data)}")
+            raise ValueError(f"expected a chunk with {size} bytes of data, found {len(data)}")
         return cls(name.rstrip(b"\0").decode("utf-8", "surrogateescape"), data, bool(is_last), offset, flag)
 
 

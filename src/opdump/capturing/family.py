@@ -259,7 +259,7 @@ class Family:
         return holder in ancestors()
 
     def own_number(self) -> int:
-        """Take a number for a process that is no rank of a process group. Ranks of one launcher use separate ranges.
+        """Take a number for a process that is not a rank of a process group. Ranks of one launcher use separate ranges.
 
         Processes of `multiprocessing` are numbered in the order in which they were started, so that each has the same number in every run.
         """

@@ -366,7 +366,7 @@ def warnings_of(children: tuple[ChildReport, ...]) -> Iterator[str]:
             left = "nothing of it was written"
             if child.last_step is not None:
                 left = f"the steps that it wrote are complete, and step {child.last_step} is the last of them"
-            yield f"{where}: this child process{number} ended without a report: it was killed, crashed, or left by os._exit; {left}"
+            yield f"{where}: this child process{number} ended without a report: it was killed, crashed, or called os._exit; {left}"
         elif child.end == "running":
             yield f"{where}: this child process{number} is still running; what it writes from now on is not counted"
     for reason, count in Counter(child.reason for child in children if child.end == "not captured").items():

@@ -360,8 +360,8 @@ class Catalog:
         view = self._without_kernel(name, rank)
         if view is not None and step is not None:
             return NotInDumpError(
-                f"{self.path}: {view} runs no kernel and leaves no data; the first step that ran it lists it, step {step} only "
-                "counts it: ask without a step"
+                f"{self.path}: {view} runs no kernel and leaves no data; it is listed in the first step that ran it, and only "
+                f"counted in step {step}: leave out the step"
             )
         return NotInDumpError(f"{self.path}: holds no operator {name!r}{_where(step, rank)}{nearest_to(name, names)}")
 

@@ -267,7 +267,7 @@ def selected_among(text: str, executions: Sequence[Execution]) -> list[int]:
 def nearest_to(text: str, names: Sequence[str]) -> str:
     """Return the end of a sentence that says that no operator has this name: the nearest ones in the form of `text`, or how many there are.
 
-    `names` are full names. A text without numbers as `-op7` is compared with modules and types, in so many levels.
+    `names` are full names. A text without a number such as `-op7` is compared with as many levels of modules and types as it has.
     """
     if not names:
         return "; no operator was recorded there"

@@ -114,8 +114,8 @@ def of_different_frameworks(a: Trace, b: Trace, frameworks: tuple[Collection[str
 
 
 def are_graphs_of_other_code(a: Trace, b: Trace, alignment: Alignment) -> bool:
-    """Whether both runs are of ONNX models in which less than half of the operators correspond: other code built them. Such a graph has no lines,
-    scopes and phases that would lead to the counterparts of the others, but their values do.
+    """Whether both runs are of ONNX models in which less than half of the operators correspond: other code built them. Their operators have no
+    lines, scopes and phases to be matched by, only values.
     """
     names = (node.op.kernel.partition("::")[0] for node in (*a.nodes, *b.nodes))
     are_of_onnx = all(name.startswith(("ai.onnx", "com.microsoft")) for name in names)
@@ -123,7 +123,7 @@ def are_graphs_of_other_code(a: Trace, b: Trace, alignment: Alignment) -> bool:
 
 
 def _optimised(trace: Trace) -> set[tuple[str, str]]:
-    """The operators that an optimiser put in place of others, with the names of these."""
+    """The operators with which an optimiser replaced others, and the names of those."""
     return {
         (node.op.kernel, str(node.op.arguments[STANDS_FOR])) for node in trace.nodes if STANDS_FOR in node.op.arguments
     }
@@ -156,8 +156,8 @@ def compare_across(
 
 
 def agree_by_values(a: Trace, b: Trace, beside: tuple[Trace, Trace] | None) -> Outcome | None:
-    """How two programs agree, if their values prove it: each result of one is a result of the other, and A's operators compute B's values from B's values.
-    Otherwise None. Their operators may be other ones, or in another order. `beside` is another step of the two runs.
+    """How two programs agree, if their values prove it: each result of one is a result of the other, and A's operators compute B's values from B's
+    values. Otherwise None. The operators may differ, or run in another order. `beside` is another step of the two runs.
     """
     if _can_run(b) > _can_run(a):
         turned = agree_by_values(b, a, beside and beside[::-1])
@@ -269,7 +269,7 @@ def _wrong_operators(
 
 
 def _other_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> list[Suspect]:
-    """Results that differ although no operator was found that causes it."""
+    """Results that differ although no operator was found to cause it."""
     return (
         list(_results_apart(a, b, pairs))
         or _results_lost(a, b, pairs, matched)
@@ -283,7 +283,7 @@ def _by_pass(suspects: Iterable[Suspect]) -> list[Suspect]:
 
 
 def _other_parameters(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> list[Suspect]:
-    """The first operator of B that reads another parameter than its counterpart, if both programs have both: parameters may have the same values at first."""
+    """The first operator of B that reads another parameter than its counterpart, if both programs have both parameters: they may be equal at first."""
     names = _parameters(a) & _parameters(b)
     for pair in sorted(pairs.values(), key=lambda pair: pair.b):
         one, other = a.nodes[pair.a[0]], b.nodes[pair.b[0]]
@@ -369,8 +369,8 @@ def _have_same_results(a: Trace, b: Trace, matched: Matched, beside: tuple[Trace
 
 
 def _numbers_of(trace: Trace, place: Place, shared: Shared) -> set[int]:
-    """The numbers of the common values of a result; of what a call of a compiled function returned, also that of the operator in it, which may be rounded
-    differently.
+    """The numbers of the common values of a result. If a call of a compiled function returned it, also the number of the value in the function, which
+    may be rounded differently.
     """
     index, slot = place
     node = trace.nodes[index]
@@ -380,8 +380,8 @@ def _numbers_of(trace: Trace, place: Place, shared: Shared) -> set[int]:
 
 
 def _used_results(trace: Trace, beside: Trace | None) -> list[Place]:
-    """The results that something may use. In training, nothing uses an output of the forward pass that is no number and that is read neither in this step nor
-    in the next: gradients in uncompiled JAX begin with some of these. `beside` is the next step, or for the last step the one before it.
+    """The results that something may use. In training, nothing uses an output of the forward pass that is not a number and is not read in this step or the
+    next: gradients in uncompiled JAX begin with such outputs. `beside` is the next step, or for the last step the one before it.
     """
     found = results(trace)
     states = [(node.index, slot) for node in trace.nodes if node.op.kernel == "Parameter" for slot in node.outputs]
@@ -433,7 +433,7 @@ def _results_of_other_shapes(a: Trace, b: Trace, matched: Matched) -> list[Suspe
 @dataclass(frozen=True, slots=True)
 class _Results:
     """The results of a program; in training, only numbers that the forward pass computes, such as the loss, because optimizers may keep different states.
-    The other program has those in `held`.
+    The other program has the results in `held`.
     """
 
     trace: Trace
@@ -604,8 +604,9 @@ def _doubtful(a: Trace, pairs: Mapping[Place, Pair], failures: Iterable[Failure]
 
 
 def _depend_alike(partners: Partners, matched: Matched) -> Callable[[Node, Node], bool]:
-    """A test whether a node of A and one of B may be partners, and depend on a common value, or on any two and are known to run in one pass. It keeps
-    operators that draw initial weights apart from those that update them, and constants apart; optimizers may keep different states.
+    """A test whether a node of A and one of B may be partners. They depend on the same common value or, if they are known to run in one pass, each
+    on any common value: optimizers may keep different states. This separates operators that draw initial weights from those that update them, and
+    constants from both.
     """
     of_a, of_b = _last_shared(partners.a, matched.a), _last_shared(partners.b, matched.b)
 
@@ -671,7 +672,7 @@ def _count(a: Trace, b: Trace, found: Outcome, matched: Matched, sides: tuple[st
 
 
 def _results(trace: Trace) -> set[int]:
-    """The operators whose values no other reads, without those that only show the program a number from before the step."""
+    """The operators whose values no other operator reads, without those that only return a number from before the step to the program."""
     read = {index for node in trace.nodes for index in _makers(node)}
     return {node.index for node in trace.nodes if node.outputs or node.makers} - read - trace.unreturned
 
@@ -705,7 +706,7 @@ def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
 
 
 def _picks(node: Node) -> bool:
-    """Whether an operator that moves elements makes only whole numbers of floats, as argmax does. Its class is that of exact results."""
+    """Whether an operator of the class `moves` turns floats into whole numbers, as argmax does."""
     reads_floats = any(epsilon_of(record.dtype) for record in node.inputs.values())
     return node.operator_class == "moves" and reads_floats and not node.rounding
 
@@ -842,7 +843,7 @@ def _results_of_modes(trace: Trace) -> Iterator[Place]:
 
 
 def _is_near(a: Trace, here: int, one: TensorRecord, b: Trace, there: int, other: TensorRecord) -> bool:
-    """Whether an output of an operator of A and one of B are equal but for rounding."""
+    """Whether an output of an operator of A and one of B are equal except for rounding."""
     if other.skip or one.shape != other.shape or one.dtype != other.dtype:
         return False
     off = distance(one, other)

@@ -186,8 +186,8 @@ def arguments_key(node: Node) -> str:
 
 
 def _leaves(node: Node) -> tuple[str, ...]:
-    """The names of the tensors that an operator reads and no operator of the step made. TensorFlow passes numbers as tensors without a name: of those, the
-    range.
+    """The names of the tensors that an operator reads and no operator of the step made. For numbers, which TensorFlow passes as tensors without a name,
+    the range.
     """
     is_of_tensorflow = node.op.kernel.startswith("tf::")
     return tuple(
@@ -258,7 +258,7 @@ def common_blocks(a: Sequence[Token], b: Sequence[Token]) -> Iterator[tuple[int,
         levels.append(np.unique(levels[-1][:-half] * len(both) + levels[-1][half:], return_inverse=True)[1])
 
     def runs(start: int, end: int, size: int) -> NDArray[np.int64]:
-        """A number for each run of this size. The runs of a power of two at its start and its end tell it from others."""
+        """A number for each run of this size. The runs of a power of two at its start and its end identify it."""
         level, power = levels[size.bit_length() - 1], 1 << (size.bit_length() - 1)
         begin, end_with = level[start : end - size + 1], level[start + size - power : end - power + 1]
         keys: NDArray[np.int64] = begin * len(both) + end_with

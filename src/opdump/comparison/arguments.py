@@ -172,8 +172,8 @@ def other_arguments(a: Trace, b: Trace, alignment: Alignment) -> Iterator[OtherA
 
 
 def other_writes(a: Trace, b: Trace) -> list[Suspect]:
-    """The first operator that writes states in place with other arguments than in A, if the dump does not have them at the operator. Not if the runs
-    have these states at the end of the step, and they are the same.
+    """The first operator that writes states in place with other arguments than in A, if the dump does not have the states at the operator. None if
+    both runs have the same states at the end of the step.
     """
     writers = dict(_writers(a))
     for key, other in _writers(b):
@@ -253,7 +253,7 @@ def _differing_output(one: Node, other: Node, read: Collection[Place]) -> int | 
 
 
 def _without_ones(shape: Sequence[int]) -> list[int]:
-    """The lengths of the axes but those of length 1, which `keepdim` adds without changing a value."""
+    """The lengths of the axes, except those of length 1, which `keepdim` adds without changing a value."""
     return [length for length in shape if length != 1]
 
 

@@ -61,7 +61,7 @@ def compare(
               process does all the work
     progress  a function to call with the progress
 
-    NaN at the same place and equal infinities are no difference. If the dumps have only statistics, structure, arguments and statistics are
+    NaN at the same place and equal infinities are not differences. If the dumps have only statistics, structure, arguments and statistics are
     compared.
 
     Raises the errors of `opdump.open`, NotInDumpError if a dump lacks the rank or step, and ConfigError with the line if the match.yaml is invalid.

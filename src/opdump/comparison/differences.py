@@ -30,8 +30,8 @@ _ROUNDING_OF_FILL: Final = 2.0**-20
 def fills_of(values: Array) -> NDArray[np.bool_] | None:
     """Return which elements have the fill value of a mask; None if there is none, for example if all elements are NaN or the array is empty.
 
-    It is the finite value of largest magnitude, occurs at least twice, and is far larger than all others. It may have been added to elements like the
-    others (an additive mask) or such elements subtracted from it (the maximum, in a softmax), which changes it by little.
+    It is the finite value of largest magnitude, occurs at least twice, and is far larger than all others. Filled elements may differ from it
+    slightly: it was added to ordinary elements (an additive mask), or such elements were subtracted (the maximum, in a softmax).
     """
     if values.dtype.kind != "f" or values.size < 3:
         return None

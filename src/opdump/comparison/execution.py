@@ -88,14 +88,14 @@ def replay(node: Node, values: Mapping[int, Array], dtype: str = "float64") -> R
 
 
 def _repeated(node: Node) -> list[int]:
-    """The outputs of a call that operators in it made, which are its inputs in a trace."""
+    """The outputs of a call that operators inside it made; in a trace, these are also its inputs."""
     if not node.op.repeats_operators:
         return []
     return [slot for slot in node.makers if slot in node.outputs and node.outputs[slot].source]
 
 
 def program_outputs(node: Node) -> dict[int, Array]:
-    """The outputs as recorded, or what the program's operator gives for the recorded inputs if the framework ran another one in its place."""
+    """The recorded outputs or, if the framework ran another operator in its place, what the program's operator computes from the recorded inputs."""
     done = replay(node, recorded_inputs(node)) if node.is_rewritten else None
     return recorded_values(node.outputs) if done is None else dict(done.outputs)
 

@@ -1,4 +1,4 @@
-"""Runs a program in float64, step after step. Each step begins with the end state of the step before, and not with recorded values.
+"""Runs a program in float64, step after step. Each step begins with the end state of the previous step, not with recorded values.
 
 So rounding does not accumulate. For example, the float32 rounding of a gradient that is mathematically zero, and its effect on an optimizer, are absent.
 """

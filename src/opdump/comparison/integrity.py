@@ -164,7 +164,7 @@ class _MemoryCheck:
                 self.found.copy_origin(self._first_read[storage], place)
 
     def _is_rounded_by_call(self, node: Node, slot: int, written: Array, values: Array) -> bool:
-        """Whether the input names a call as its source, which contains its maker and returned what that wrote with another rounding."""
+        """Whether the source of the input is a call that contains the input's maker and returned what the maker wrote with another rounding."""
         maker, called = node.makers.get(slot), node.inputs[slot].source.rpartition(":")[0]
         if maker is None or called not in self._calls or self._trace.nodes[maker[0]].op.op_name == called:
             return False

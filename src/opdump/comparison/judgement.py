@@ -363,7 +363,7 @@ class _RankJudge:
     def _weigh_by_results(
         self, a: Trace, b: Trace, alignment: Alignment, graphs: JudgedGraphs, spread: Spread | None
     ) -> None:
-        """If no operator can be run again, decide by the results whether the programs differ: another way to the same results is no difference.
+        """If no operator can be run again, decide by the results whether the programs differ: another way to the same results is not a difference.
         `spread` is the effect of rounding, from the statistics of all values; None if operators can be run again, and then nothing is done.
 
         In runs that are compared as a whole, differing arguments do not count either, because operators of one type with different purposes may be
@@ -483,7 +483,7 @@ def _permuted_name(suspect: Suspect) -> str:
 
 
 def _is_given_elsewhere(a: Trace, b: Trace, suspect: Suspect) -> bool:
-    """Whether the data of a suspect are given to other operators of the same type, each in the other run: then operators of two lines were matched."""
+    """Whether each run gives the other run's data of the suspect to an operator of the same type: then operators of two lines were matched."""
     one, other = suspect.a, suspect.b
     if suspect.kind != "data" or one is None or other is None or suspect.slot not in one.inputs:
         return False

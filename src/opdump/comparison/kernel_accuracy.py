@@ -529,7 +529,7 @@ class _Graphs:
         plain, graph = (max(each[side] for each in errors) for side in (0, 1))
         op = self.other.nodes[index].op
         if plain == graph:
-            closer = "both are as close to float64"
+            closer = "both are equally close to float64"
         else:
             closer = f"{self.name if graph < plain else self.plain_name} is closer to float64"
         return (

@@ -103,7 +103,7 @@ class _Loops:
         return self._execution(node, slot, named) or named
 
     def _with_stacks(self, node: Node) -> Node:
-        """The node; a call with results that are stacks of outputs of a loop in it has these stacks as inputs, too, and no arguments."""
+        """The node. If results of a call are stacks of outputs of a loop in it, the call also has these stacks as inputs, and no arguments."""
         stacks = self._stacks_of_call(node)
         if not stacks:
             return node
@@ -133,7 +133,7 @@ class _Loops:
         return replace(node.outputs[slot], io="input", payload=_Stack(rows), statistics={})
 
     def _rows_of_call(self, made: TensorRecord, runs: Sequence[Place]) -> list[Place]:
-        """The outputs that are the rows of a stack that a call returned, in the order that is nearest to its values. Empty if it is no such stack.
+        """The outputs that are the rows of a stack that a call returned, in the order that is nearest to its values. Empty if it is not such a stack.
 
         A loop may run from the last row to the first, and stack what its iterations read instead of what they make. XLA compiles a call as a whole, so
         it may round differently from the recorded operators.
@@ -239,7 +239,7 @@ class _Loops:
             self._memory[reader] = _contiguous(whole.storage, whole.offset + row * math.prod(shape), shape)
 
     def _placed(self, node: Node) -> Node:
-        """The node with the memory of its tensors. Who reads a whole output with memory reads it from there."""
+        """The node with the memory of its tensors. A reader of a whole output that has memory reads it from there."""
         read = {slot: replace(node.inputs[slot], memory=memory) for slot, memory in self._read(node)}
         made = {
             slot: replace(record, memory=self._memory[node.index, slot])
@@ -249,7 +249,7 @@ class _Loops:
         return replace(node, inputs={**node.inputs, **read}, outputs={**node.outputs, **made}) if read or made else node
 
     def _without_followed(self, node: Node) -> Node:
-        """The node without the results that operators in it made for operators after it. They are no results of the step."""
+        """The node without the results that operators in it made for operators after it. They are not results of the step."""
         left = [slot for slot in node.outputs if (node.index, slot) not in self._followed]
         if len(left) == len(node.outputs):
             return node

@@ -18,7 +18,7 @@ from opdump.records import IO, RUN_FACTS, OpRecord, Phase, TensorRecord
 
 Item = TypeVar("Item", bound=Hashable)
 Place = tuple[int, int]
-"""A node and a slot of its outputs or inputs. Where both may be meant, an input has the complement of its slot (`~slot`)."""
+"""A node and a slot of its outputs or inputs. If both are possible, an input has the complement of its slot (`~slot`)."""
 
 _MOVERS: Final = frozenset(
     {"clone", "contiguous", "_reshape_copy", "view_copy", "expand_copy", "permute_copy", "transpose_copy", "alias_copy"}
@@ -76,8 +76,8 @@ class Node:
 
     @cached_property
     def arranges(self) -> bool:
-        """Whether the operator only moves elements. One that makes floats of integers, such as a one-hot encoding, chooses their values, and so does
-        one that reads nothing.
+        """Whether the operator only moves elements. An operator that makes floats of integers, such as a one-hot encoding, or that reads nothing,
+        chooses their values.
         """
         if self.operator_class != "moves" or 0 not in self.inputs:
             return False

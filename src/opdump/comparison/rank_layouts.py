@@ -6,9 +6,9 @@
 A data-parallel run splits the batch, a tensor-parallel run the weights. An operator then computes different numbers than the operator of the
 same name in the other run, although neither is wrong.
 
-With the same number of ranks, layouts differ if the collectives differ and, in addition: parameters are whole or in larger parts in one run and
-in smaller parts in the other; parameters are on other ranks; only one run gathers, scatters or sends between ranks; or only one optimizer hands
-out what it updated (ZeRO). A collective that one run lacks is otherwise a difference like any other. Without collectives, only parameters count.
+With the same number of ranks, layouts differ if the collectives differ and, in addition: one run splits parameters into smaller parts;
+parameters are on other ranks; only one run gathers, scatters or sends between ranks; or only one optimizer distributes what it updated (ZeRO).
+Otherwise, a collective that one run lacks is a difference like any other. Without collectives, only parameters count.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _other_collectives(one: set[str], other: set[str]) -> str:
 
 
 def _handed_out(one: set[str], other: set[str]) -> str:
-    """The reason, if only one optimizer updates a part of the parameters on each rank and hands it out (ZeRO)."""
+    """The reason, if only one optimizer updates a part of the parameters on each rank and distributes it (ZeRO)."""
     if bool(one & _HANDS_OUT) == bool(other & _HANDS_OUT):
         return ""
     return f"the optimizer of A uses {_listed(one)}, that of B {_listed(other)}"

@@ -555,8 +555,8 @@ def _by_line(suspects: Sequence[Suspect]) -> list[list[int]]:
 
 
 def _after_forward(causes: Sequence[Suspect], suspects: Sequence[Suspect]) -> list[Suspect]:
-    """The causes, after the suspects of the forward pass that they follow from: the gradient of a different operator is a different operator as well, and it
-    may have all of the effect, because the loss may be no end state.
+    """The causes, after the suspects of the forward pass that they follow from: the gradient of a different operator is also a different operator, and may
+    have the whole effect, because the loss may not belong to the end state.
 
     Not for PyTorch, where programs write backward functions of their own.
     """
@@ -618,7 +618,7 @@ def _says_of(suspect: Suspect, nodes: AbstractSet[int]) -> bool:
 
 
 def _is_one_line(trace: Trace, nodes: Sequence[int]) -> bool:
-    """Whether nodes have one line, and that line tells them from others: it is not the one that asks for all gradients."""
+    """Whether nodes have one line that distinguishes them from others: not the line that asks for all gradients."""
     lines = {trace.nodes[index].op.line for index in nodes}
     if len(lines) != 1 or any(trace.nodes[index].op.phase != "backward" for index in nodes):
         return len(lines) == 1

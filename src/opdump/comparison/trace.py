@@ -185,14 +185,14 @@ _SIZES: Final = frozenset(
         "strides",
     ]
 )
-"""Inputs of TensorFlow's operators that decide shapes, axes and places."""
+"""Inputs of TensorFlow's operators that decide shapes, axes and positions."""
 
 
 def with_sizes(
     op: OpRecord, inputs: dict[int, TensorRecord], outputs: Mapping[int, TensorRecord]
 ) -> tuple[OpRecord, dict[int, TensorRecord]]:
-    """Move shapes, axes and places from the inputs of an operator of TensorFlow to its arguments, by name: what one program computes is a constant
-    in another. A reshape to the shape [-1, 3] has the shape of its output.
+    """Move shapes, axes and positions from the inputs of an operator of TensorFlow to its arguments, by name: what one program computes is a
+    constant in another. A reshape to the shape [-1, 3] has the shape of its output.
     """
     sizes = {slot: record for slot, record in inputs.items() if _is_size(record) and has_elements(record)}
     values = {slot: value for slot, record in sizes.items() if (value := _value(record)) is not None}
@@ -214,11 +214,11 @@ def _is_size(record: TensorRecord) -> bool:
 _HANDS_OUT: Final = frozenset(
     {"tf::IteratorGetNext", "tf::IteratorGetNextSync", "tf::OptionalFromValue", "tf::OptionalGetValue"}
 )
-"""Operators that hand out the data of a data set: its operators run unobserved, so what they make is an input of the program."""
+"""Operators that return elements of a data set. Its own operators are not observed, so the elements are inputs of the program."""
 
 _INPUT: Final = re.compile(r"inputs\d+")
 _TENSORFLOW: Final = "tf::"
-"""Begins the kernels of TensorFlow's operators, which name a variable as the source of its value, whatever wrote it."""
+"""The prefix of the kernels of TensorFlow's operators, which name a variable as the source of its value, whatever wrote it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -421,7 +421,7 @@ def results(trace: Trace) -> Results:
 
 
 def _left_unread(node: Node, readers: Mapping[Place, int]) -> Iterator[int]:
-    """The slots of the outputs that no operator reads, without those that have no contents of the node's own."""
+    """The slots of the outputs that no operator reads and whose contents the node itself made."""
     unspecified = node.unspecified
     for slot, record in node.outputs.items():
         if (

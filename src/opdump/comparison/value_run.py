@@ -326,10 +326,10 @@ _ARGUMENTS_OF: Final[Mapping[str, tuple[str, Sequence[Any]]]] = {"gelu": ("appro
 _EXPLAINS: Final = 4.0
 """A change explains a difference if it leaves at most this many roundings, and reduces it at least by this factor."""
 _REORDERS: Final = frozenset({"ReorderInput", "ReorderOutput"})
-"""Operators of ONNX Runtime between kernels with another order of elements. They are no part of the program."""
+"""Operators of ONNX Runtime between kernels with another order of elements. They are not part of the program."""
 _MOST_CHANGES: Final = 128
 _CLOSE: Final = 1e-4
-"""Inputs of two operators that differ by at most this, relative to their size, are the same but for rounding."""
+"""Inputs of two operators that differ by at most this, relative to their size, are the same except for rounding."""
 _MOST_LISTED: Final = 6
 _SCALED: Final = 1e-5
 """Channels count as scaled if the remaining relative difference is below this."""
@@ -518,7 +518,7 @@ def _turned_inputs(
             turned, values = value_in_a(b, pair), recorded(b.at(pair.b))
             if turned is None or values is None or same_bits(turned, values):
                 continue
-            evidence = f"{node.bare_type} of {sides[0]}, on this output in the order of {sides[1]}, gives the result of {sides[1]}"
+            evidence = f"if this output is in the order of {sides[1]}, {node.bare_type} of {sides[0]} produces the result of {sides[1]}"
             told, other = a.nodes[maker[0]], b.nodes[pair.b[0]]
             yield _Change("operator", node, evidence, slot, values=values, other=other, told=told)
 
@@ -595,7 +595,9 @@ def _read_instead(
                 continue
             found = likely_layout(record.numpy(), value.numpy())
             if found is not None:
-                evidence = f"{node.bare_type} of {sides[0]}, on the value in {sides[1]}, gives the result of {sides[1]}"
+                evidence = (
+                    f"{node.bare_type} of {sides[0]} produces the result of {sides[1]} from the value in {sides[1]}"
+                )
                 told = makers.get(place[0], node) if place[1] >= 0 else node
                 values = found[0].apply(value.numpy())
                 yield _Change(kind, node, evidence, slot, values=values, other=other, told=told)

@@ -43,7 +43,7 @@ class Run:
     plan: Mapping[str, Any] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
     degraded: tuple[Degradation, ...] = ()
-    """What it left out from some step on because a limit was reached, in chronological order."""
+    """What the run left out from a certain step on because a limit was reached, in chronological order."""
     end_unknown: str = ""
     """Why it is unknown whether it ended: its index is missing or cannot be read."""
 

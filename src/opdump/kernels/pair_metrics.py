@@ -263,7 +263,7 @@ def metrics_of_pair(
     """As `kernels.compare_pair`, with `totals_of` as the pass over the elements."""
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape:
-        raise ValueError(f"tensors of one shape are compared; found {a.shape} and {b.shape}")
+        raise ValueError(f"expected two tensors of the same shape; found {a.shape} and {b.shape}")
     for name, tolerance in (("atol", atol), ("rtol", rtol)):
         if not (math.isfinite(tolerance) and tolerance >= 0):
             raise ValueError(f"{name} is a finite number from 0; found {tolerance}")

@@ -520,7 +520,7 @@ class Recorder:
         return explain_empty_capture(self.plan, around, executed=tally.executed, skipped=tally.skipped)
 
     def stopped(self, error: Exception) -> None:
-        """Handle an error that stopped the capture and is no failure of the program."""
+        """Handle an error that stopped the capture and is not a failure of the program."""
         if isinstance(error, OpdumpError) and self.failure is not None and self.plan.on_error == "stop":
             raise error  # already on its way to the program
         self._failed(error)
@@ -532,7 +532,7 @@ class Recorder:
     def loses(self, what: object, error: Exception) -> None:
         """Count an operator, `what`, that a defect of opdump kept from being recorded completely; a warning reports the reason.
 
-        If the error is no defect, or `on_error` is "stop", the dump ends, as in `stopped`.
+        If the error is not a defect, or `on_error` is "stop", the dump ends, as in `stopped`.
         """
         if self.plan.on_error == "stop" or not is_defect(error):
             self.stopped(error)

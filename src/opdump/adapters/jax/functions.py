@@ -155,7 +155,7 @@ def _named_values(paths: Sequence[str | None] | None, count: int, other: str) ->
 
 
 def _updates(closed: Any, arguments: Sequence[str], results: Sequence[str], *, has_backward: bool) -> dict[int, int]:
-    """The results that have the type, shape and path (without the root) of an argument and are no gradients, by number.
+    """The results that have the type, shape and path (without the root) of an argument and are not gradients, by number.
 
     If no path matches and the function differentiates something, the type and shape are enough: a single array has no path.
     """

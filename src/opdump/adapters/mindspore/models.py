@@ -143,7 +143,7 @@ class Steps:
 
     @contextmanager
     def network(self, identity: int, *, trains: bool, reads_data: bool) -> Iterator[None]:
-        """A call of a network or of compiled code. `trains`: an optimizer runs inside. `reads_data`: it is given a tensor that is no parameter."""
+        """A call of a network or of compiled code. `trains`: an optimizer runs inside. `reads_data`: it is given a tensor that is not a parameter."""
         outermost = self.is_outermost
         if outermost and (trains or reads_data or not self._trains):
             self._begins(identity)

@@ -98,9 +98,9 @@ _NUMBERS_OF_TYPES: Final[Mapping[int, str]] = {
     type_to_type_id(getattr(ms, name)): name.rstrip("_")
     for name in ("bool_", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64", "bfloat16")
 }
-"""MindSpore's numbers of types, where an argument is one."""
+"""MindSpore's numbers of types, for arguments that are types."""
 _WORDS: Final[Mapping[str, Sequence[str]]] = {"data_format": ("NCHW", "NHWC"), "reduction": ("sum", "mean", "none")}
-"""Words for which MindSpore records their number."""
+"""Words that MindSpore records as numbers, by position."""
 _REFUSALS: Final = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError)
 """Exceptions of MindSpore for arguments that a primitive does not take."""
 _NO_ATTRIBUTES: Final = frozenset(
@@ -411,7 +411,7 @@ def _is_attribute(name: str, value: Any) -> bool:
 
 
 def _argument(op: OpRecord, given: _Given, place: int, floating: str | None, *, is_plain: bool) -> Any:
-    """The argument at this position. `is_plain`: it is no tensor."""
+    """The argument at this position. `is_plain`: it is not a tensor."""
     value, name = given.by_place.get(place, _LEFT_OUT), given.names[place]
     is_plain = is_plain or name in _PLAIN
     if isinstance(value, list):

@@ -33,7 +33,7 @@ class Watcher(Protocol):
 
     def optimizer(self) -> AbstractContextManager[None]: ...
     def cell(self, cell: Any, *, reads_data: bool) -> AbstractContextManager[None] | None:
-        """A context for a call of a Cell; None if none is needed. `reads_data`: it is given a tensor that is no parameter."""
+        """A context for a call of a Cell; None if none is needed. `reads_data`: it is given a tensor that is not a parameter."""
 
     def compiled(
         self, function: Any, arguments: Mapping[str, Any], *, trains: bool, reads_data: bool
@@ -195,7 +195,7 @@ def _arguments(function: Any, owner: Any, args: Sequence[Any], kwargs: Mapping[s
 
 
 def _has_data(arguments: Iterable[Any]) -> bool:
-    """Whether arguments have a tensor or an array that is no parameter."""
+    """Whether arguments have a tensor or an array that is not a parameter."""
     return any(
         _has_data(each.values() if isinstance(each, Mapping) else each)
         if isinstance(each, tuple | list | Mapping)

@@ -426,7 +426,7 @@ class OperatorRecording:
             node.wrote(found.values())
 
     def _is_computed(self, tensor: Tensor) -> bool:
-        """Whether a tensor that no operator made can be a result: it is no copy of a view, and no constant."""
+        """Whether a tensor that no operator made can be a result: it is not a copy of a view, and not a constant."""
         if self._makers.copied_view(tensor) is not None:
             return False
         elements = host_tensor(tensor)
