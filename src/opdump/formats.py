@@ -673,8 +673,8 @@ def convert_format(
 
     `array` has the shape of `source`, the result that of `target`; the result may be a view. If `out`, a C-contiguous array of
     the result's shape and dtype, is given, the elements and zeros for padding are written there, and `out` is returned. Reused
-    memory is written faster than new memory. `reading` is called after each part of an array in a device format, or of one
-    converted to such, has been read, so that pages of a mapped file can be released.
+    memory is written faster than new memory. `reading` is called after each part of the array has been read, if either
+    format is a device's, so that pages of a mapped file can be released.
 
     `shape` is the tensor's own shape, in the order of a plain target, otherwise in the order of NCHW, NCDHW or, for FRACTAL_NZ,
     of the source. It removes the padding; without it, padding is kept. FRACTAL_Z requires it. Between plain formats, and into a

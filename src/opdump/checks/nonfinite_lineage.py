@@ -1,4 +1,4 @@
-"""Histories of NaN and infinities: where they were born, how far they went, and what made them finite again, across the steps of
+"""Histories of NaN and infinities: where they were born, how far they spread, and what made them finite again, across the steps of
 a rank.
 
 born        step 0, mm at t5.py:93: an operator had some in its outputs and none in its inputs

@@ -492,8 +492,8 @@ def _has_first_output(node: Node) -> bool:
 
 
 def match_names(a: Trace, b: Trace) -> Mapping[Place, Pair]:
-    """Pair outputs of the operators of a program and of the same program optimised, for values that differ too much to be matched: an operator that
-    the optimiser put in place of others has the output of the last of these.
+    """Pair outputs of the operators of a program and of its optimised version by name, for values that differ too much to be matched: an operator
+    that replaces others has the output of the last one.
     """
     known = {(node.op.op_name, node.op.occurrence): node for node in a.nodes}
     in_blocks = _nodes_in_blocks(b)

@@ -203,8 +203,8 @@ class KernelPattern:
 
         `op_name` is the full scope with slashes; for a parameter (`op_type` "Parameter") it is the dotted name, with or without
         the prefix `Parameter.`, which is not part of the name. A type matches, case-insensitively, a part of the last component
-        of the name before its final `-`, a part of any name that another framework has for the operator, or another complete name
-        in its own framework (`linear` matches `addmm`).
+        of the name before its final `-`, a part of any name of the operator in another framework, or another complete name in
+        its own framework (`linear` matches `addmm`).
         """
         if op_type == "Parameter" and op_name.startswith("Parameter."):
             return op_name == self.text or self._matches_name(op_name[len("Parameter.") :], op_type)
