@@ -518,7 +518,7 @@ def _turned_inputs(
             turned, values = value_in_a(b, pair), recorded(b.at(pair.b))
             if turned is None or values is None or same_bits(turned, values):
                 continue
-            evidence = f"if this output is in the order of {sides[1]}, {node.bare_type} of {sides[0]} produces the result of {sides[1]}"
+            evidence = f"{node.bare_type} of {sides[0]} makes {sides[1]}'s result of this output in {sides[1]}'s order"
             told, other = a.nodes[maker[0]], b.nodes[pair.b[0]]
             yield _Change("operator", node, evidence, slot, values=values, other=other, told=told)
 
@@ -595,9 +595,7 @@ def _read_instead(
                 continue
             found = likely_layout(record.numpy(), value.numpy())
             if found is not None:
-                evidence = (
-                    f"{node.bare_type} of {sides[0]} produces the result of {sides[1]} from the value in {sides[1]}"
-                )
+                evidence = f"{node.bare_type} of {sides[0]} produces {sides[1]}'s result from {sides[1]}'s value"
                 told = makers.get(place[0], node) if place[1] >= 0 else node
                 values = found[0].apply(value.numpy())
                 yield _Change(kind, node, evidence, slot, values=values, other=other, told=told)
