@@ -231,7 +231,7 @@ class Bounds:
 
     @property
     def every(self) -> int:
-        """Every how many selected steps one is recorded now."""
+        """N, if every Nth selected step is recorded now."""
         return self._changes[-1][1]
 
     def begin(

@@ -153,7 +153,7 @@ class While:
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """All levels that may be emitted, but the last evaluation of the condition."""
+        """All levels that may be emitted, except the last evaluation of the condition."""
         return *self.inner, *self.again
 
 

@@ -426,7 +426,7 @@ def compare_files(paths: tuple[str, str], chosen: ChosenAlgorithms) -> Measured:
     try:
         measured = measure(mine.reshape(-1), golden.reshape(-1), mine.shape, paths, chosen)
     except (TypeError, ValueError) as error:
-        raise AbortError(f"the elements cannot be taken for numbers: {error}") from error
+        raise AbortError(f"the elements cannot be used as numbers: {error}") from error
     widths = [max(len(name), len(result)) for name, result in zip(chosen.names, measured.results, strict=True)]
     for cells in (chosen.names, measured.results):
         log("INFO", " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)))

@@ -189,7 +189,7 @@ class EagerCapture:
     def _reads(self, op_type: str, op_def: Any, inputs: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """The handle of each variable that the program gave to an operator as a tensor, and the value that the runtime read from it.
 
-        It reads such a variable by a ReadVariableOp that it passes to no callback.
+        The runtime reads such a variable with a ReadVariableOp, which it passes to no callback.
         """
         called, arguments = getattr(self._here, "call", _NO_CALL)
         if called != op_type:

@@ -225,7 +225,7 @@ class StepPart:
     """The effect of a call of a traced function on a step."""
 
     differentiates: bool
-    """It computes gradients itself, and so it is a forward, too."""
+    """It computes gradients itself, so it is also a forward."""
     updates: bool
     """It updates variables: by an optimizer, or by gradients that it computes."""
     assigned: tuple[int, ...]
