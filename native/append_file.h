@@ -1,5 +1,5 @@
 // Appends records to a file: the caller copies them into recycled buffers, and threads of the file hash and write them.
-// The format is that of src/opdump/layouts/packed_record.py.
+// The format is that of src/opdump/layouts/packed.py.
 //
 // Large blocks are written past the system's page cache (O_DIRECT) if that is not much slower: copying into the cache
 // takes more processor time than everything else here, and displaces the program's data from the cache.
