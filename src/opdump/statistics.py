@@ -8,21 +8,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from opdump.extensions import Registry
-from opdump.kernels import Summary
+from opdump.kernels import DigestBatch, Summary
 from opdump.kernels.reference import compensated
 from opdump.records import Statistics, StatisticValue, format_statistic
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from opdump.kernels import Summary
-    from opdump.records import StatisticValue
 
 # The table of statistics: the name of each in a config, its heading, and the function that computes it.
 #
@@ -50,16 +44,12 @@ def xxh3(array: npt.NDArray[Any]) -> str:
 
 
 def _by_kernel(name: str, array: npt.NDArray[Any]) -> str:
-    from opdump.kernels import DigestBatch  # only if a digest is computed: kernels import numpy
-
     elements = _elements_of(array)
     batch = DigestBatch((name,))
     return batch.digests(batch.add(elements.ctypes.data, elements.nbytes, elements.itemsize))[name]
 
 
 def _elements_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    import numpy as np
-
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return np.ascontiguousarray(little).reshape(-1)
 
@@ -99,8 +89,6 @@ class Statistic:
 
 
 def _averages(columns: Summary) -> npt.NDArray[Any]:
-    import numpy as np
-
     counts: Any = columns.count
     averages = np.full(len(counts), np.nan)
     np.divide(columns.sum, counts, out=averages, where=counts != 0)
@@ -108,8 +96,6 @@ def _averages(columns: Summary) -> npt.NDArray[Any]:
 
 
 def _norms(columns: Summary) -> npt.NDArray[Any]:
-    import numpy as np
-
     norms: npt.NDArray[Any] = np.sqrt(columns.sum_squares)
     return norms
 

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,6 @@ from opdump.records import DamagedPayload, OpRecord, TensorRecord
 from opdump.reports.shown_part import damage_of, finite_json
 from opdump.reports.table import Column, Printer, printable
 from opdump.step_table import FactsByTemplate, StepTable
-
-if TYPE_CHECKING:
-    from opdump.catalog.catalog import Execution
-    from opdump.checks.nonfinite_lineage import Checked
 
 
 def check_dump(

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from opdump.adapters.tensorflow.capture import Capture
     from opdump.adapters.tensorflow.sessions.session import FailureDump, Interception, SessionCapture
     from opdump.capturing.dump import Dump
-    from opdump.configs.tensorflow import TrainingDump
 
 
 class _Installation:

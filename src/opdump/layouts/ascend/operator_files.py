@@ -25,8 +25,6 @@ from opdump.records import IO, FiledTensor, OpRecord, StatisticValue, TensorReco
 from opdump.statistics import DEVICE_DEFAULT, OWN, Extremes, SummaryStatistics, name_of_heading, statistic
 
 if TYPE_CHECKING:
-    from typing import Any
-
     import numpy.typing as npt
 
 # An operator's tensors as one dump file, and the position of each tensor in it.

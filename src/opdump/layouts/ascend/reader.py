@@ -42,8 +42,6 @@ from opdump.step_table import StepTable
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from opdump.dump_file import DumpTensor
-
 _GRAPH_DIRECTORIES = ("graphs", "execution_order")
 
 
@@ -606,8 +604,6 @@ class DumpPayload(InFile):
 
         Raises CorruptDumpError if the file cannot be read, or no longer has the tensor.
         """
-        from opdump.dump_file import read_dump_file
-
         path = self.path
         file = read_dump_file(path)
         tensors = file.inputs if self.io == "input" else file.outputs
