@@ -48,8 +48,8 @@ def _look(records: Mapping[int, TensorRecord]) -> list[tuple[object, ...]]:
 # matched makers, readers and memory.
 
 Token = Hashable
-Execution = tuple[str, int]
-"""The name of an operator, and the number of its execution in the step."""
+Execution = tuple[str, int, int]
+"""The name of an operator, the number of its execution in the step, and the number of operators among which its name is a place; 0 for other names."""
 MatchKind = Literal[
     "by hand",  # given in a file
     "name",  # same type, shapes, arguments, module, inputs and line
@@ -101,19 +101,20 @@ class Precedents:
             there = alignment.storages.get(storage)
             if there in names_b:
                 self._names.setdefault(name, names_b[there])
+        executions_a, executions_b = _executions(a), _executions(b)
         for here, there in alignment.b_of.items():
-            self._b_of.setdefault(_execution(a.nodes[here]), (_execution(b.nodes[there]), alignment.kinds[here]))
+            self._b_of.setdefault(executions_a[here], (executions_b[there], alignment.kinds[here]))
 
     def of(self, a: Trace, b: Trace) -> Iterator[tuple[int, int, MatchKind]]:
         """Return the known pairs that occur in both traces, by node index, with their kind."""
         # Operators after the last step are recorded in it, with new counts, so an execution may occur twice.
         left_b: defaultdict[Execution, list[int]] = defaultdict(list)
-        for node in reversed(b.nodes):
-            left_b[_execution(node)].append(node.index)
-        for node in a.nodes:
-            found = self._b_of.get(_execution(node))
+        for index, execution in reversed([*enumerate(_executions(b))]):
+            left_b[execution].append(index)
+        for index, execution in enumerate(_executions(a)):
+            found = self._b_of.get(execution)
             if found is not None and left_b[found[0]]:
-                yield node.index, left_b[found[0]].pop(), found[1]
+                yield index, left_b[found[0]].pop(), found[1]
 
     def storages(self, a: Trace, b: Trace) -> dict[int, int]:
         """Return the storage of B for each storage of A whose tensor has a known name."""
@@ -125,8 +126,23 @@ class Precedents:
         }
 
 
-def _execution(node: Node) -> Execution:
-    return node.op.op_name, node.op.occurrence
+def _executions(trace: Trace) -> list[Execution]:
+    """The execution of each node. TensorFlow's eager operators have no names, and are numbered by type in each step (`ReadVariableOp_4`): if a step runs
+    another number of them, as a first step that also creates variables, a number means another operator.
+    """
+    kinds = [(_numbered(node.op), node.op.graph_id) for node in trace.nodes]
+    counts = Counter(kinds)
+    return [
+        (node.op.op_name, node.op.occurrence, counts[kind] if kind[0] else 0)
+        for node, kind in zip(trace.nodes, kinds, strict=True)
+    ]
+
+
+def _numbered(op: OpRecord) -> str:
+    """The name of an eager operator of TensorFlow without its number; empty for other operators."""
+    kind, _, number = op.op_name.rpartition("_")
+    is_numbered = op.kernel.startswith("tf::") and kind.endswith(op.op_type) and number[:1].isdecimal()
+    return kind if is_numbered else ""
 
 
 def align(a: Trace, b: Trace, given: Mapping[int, int] = _NONE, before: Precedents | None = None) -> Alignment:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from opdump.catalog.catalog import Catalog, open_dump
 from opdump.comparison.judgement import Chain, Judgement, Steps, distinct, judge, notes_of
+from opdump.comparison.memory import training_steps
 from opdump.comparison.nodes import Suspect
 from opdump.comparison.pairs import (
     GivenMatches,
@@ -207,14 +208,10 @@ def _corresponding(a: Catalog, b: Catalog, rank: int) -> Steps:
     """
     held_a, held_b = a.steps_of(rank), b.steps_of(rank)
     if len(held_a) != len(held_b):
-        trained_a, trained_b = _training_steps(a, rank), _training_steps(b, rank)
+        trained_a, trained_b = training_steps(a, rank), training_steps(b, rank)
         if trained_a and len(trained_a) == len(trained_b):
             return list(zip(trained_a, trained_b, strict=True))
     return [(number, number) for number in held_a]
-
-
-def _training_steps(dump: Catalog, rank: int) -> list[int]:
-    return [step for step in dump.steps_of(rank) if any(op.phase == "backward" for op in dump.table(step, rank).ops)]
 
 
 def _given(path: Path, a: Catalog, b: Catalog) -> GivenMatches:

@@ -167,7 +167,7 @@ def judge(
     """Judge a rank of two dumps, keeping the matched pairs in `given`. `done` is called after each step. With `may_join`, all steps of each run are
     judged as one if the runs have different step boundaries.
     """
-    whole = may_join and given is None and are_cut_otherwise(a, b, rank)
+    whole = may_join and given is None and are_cut_otherwise(a, b, rank, steps)
     judge_of_rank = _RankJudge(a, b, steps[:1] if whole else steps, rank, given, whole=whole, may_join=may_join)
     for number in range(1 if whole else len(steps)):
         if not (judge_of_rank.repeats(number) or judge_of_rank.judge(number)):

@@ -7,7 +7,8 @@ its maker, and is known if it still has the same shape and elements.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ from opdump.comparison.differences import (
 )
 from opdump.comparison.nodes import Node, Place, storages_of
 from opdump.comparison.trace import Lifetimes, Trace, leaf_name, names_a_state, read_traces
-from opdump.records import TensorRecord
+from opdump.records import OpRecord, TensorRecord
 
 
 def widened(array: Array) -> Array:
@@ -317,25 +318,45 @@ def read_whole(catalog: Catalog, rank: int) -> Trace:
     return _joined([part for step in catalog.steps_of(rank) for part in read_traces(catalog, step, rank)])
 
 
-def are_cut_otherwise(a: Catalog, b: Catalog, rank: int) -> bool:
-    """Whether two TensorFlow runs have different step boundaries: different numbers of steps, or of functions in a step."""
-    frameworks = {run.framework for dump in (a, b) for run in dump.runs}
-    if frameworks != {"tensorflow"}:
+def are_cut_otherwise(a: Catalog, b: Catalog, rank: int, steps: Sequence[tuple[int, int]]) -> bool:
+    """Whether two TensorFlow runs have different step boundaries: different numbers of steps (only those that train are counted, if any do), or in
+    one of the first pairs of `steps` other phases, or a line of both programs that writes another number of variables. An eager step of Keras, for
+    example, ends before the metrics are updated.
+
+    The functions in a step do not count, because one program may call a function of what the other runs eagerly.
+    """
+    if {run.framework for dump in (a, b) for run in dump.runs} != {"tensorflow"}:
         return False
-    steps = a.steps_of(rank)
-    return len(steps) != len(b.steps_of(rank)) or any(
-        _graphs(a, step, rank) != _graphs(b, other, rank)
-        for step, other in zip(steps[:_STEPS_LOOKED_AT], b.steps_of(rank), strict=False)
-    )
+    counts = [(len(training_steps(dump, rank)), len(dump.steps_of(rank))) for dump in (a, b)]
+    trained, all_steps = zip(*counts, strict=True)
+    one, other = trained if any(trained) else all_steps
+    return one != other or _do_other_work(a, b, rank, steps[:_STEPS_LOOKED_AT])
 
 
 _STEPS_LOOKED_AT: Final = 3
-"""The functions that ran are counted in at most this many steps."""
+"""The phases and written variables are compared in at most this many steps."""
+_WRITES: Final = re.compile(r"(?:Resource)?(?:Sparse)?(?:Apply|Assign)|ResourceScatter")
 
 
-def _graphs(catalog: Catalog, step: int, rank: int) -> int:
-    """The number of functions that ran in a step; the program outside of functions counts as one."""
-    return len({each.op.graph_id for each in catalog.ops(step=step, rank=rank)})
+def training_steps(dump: Catalog, rank: int) -> list[int]:
+    """The steps with a backward pass."""
+    return [step for step in dump.steps_of(rank) if any(op.phase == "backward" for op in dump.table(step, rank).ops)]
+
+
+def _do_other_work(a: Catalog, b: Catalog, rank: int, steps: Sequence[tuple[int, int]]) -> bool:
+    """Whether the steps of a pair have operators of other phases, or write another number of variables on a line. Lines that only one run writes on do
+    not count: a session does not show how variables began.
+    """
+    pairs = [(_ops(a, here, rank), _ops(b, there, rank)) for here, there in steps]
+    if any({op.phase for op in one} != {op.phase for op in other} for one, other in pairs):
+        return True
+    writes = [tuple(Counter(op.line for op in ops if _WRITES.match(op.op_type)) for ops in pair) for pair in pairs]
+    both = {line for one, _ in writes for line in one} & {line for _, other in writes for line in other}
+    return any(one[line] != other[line] for one, other in writes for line in both)
+
+
+def _ops(dump: Catalog, step: int, rank: int) -> list[OpRecord]:
+    return [op for op in dump.table(step, rank).ops if not op.skip]
 
 
 def _joined(parts: Sequence[Trace]) -> Trace:
