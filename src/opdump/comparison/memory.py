@@ -29,7 +29,7 @@ from opdump.comparison.differences import (
 )
 from opdump.comparison.nodes import Node, Place, storages_of
 from opdump.comparison.trace import Lifetimes, Trace, leaf_name, names_a_state, read_traces
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import Phase, TensorRecord
 
 
 def widened(array: Array) -> Array:
@@ -347,16 +347,17 @@ def _do_other_work(a: Catalog, b: Catalog, rank: int, steps: Sequence[tuple[int,
     """Whether the steps of a pair have operators of other phases, or write another number of variables on a line. Lines that only one run writes on do
     not count: a session does not show how variables began.
     """
-    pairs = [(_ops(a, here, rank), _ops(b, there, rank)) for here, there in steps]
-    if any({op.phase for op in one} != {op.phase for op in other} for one, other in pairs):
-        return True
-    writes = [tuple(Counter(op.line for op in ops if _WRITES.match(op.op_type)) for ops in pair) for pair in pairs]
-    both = {line for one, _ in writes for line in one} & {line for _, other in writes for line in other}
-    return any(one[line] != other[line] for one, other in writes for line in both)
+    pairs = [(_work(a, here, rank), _work(b, there, rank)) for here, there in steps]
+    both = {line for (_, one), _ in pairs for line in one} & {line for _, (_, other) in pairs for line in other}
+    return any(
+        phases != others or any(one[line] != other[line] for line in both) for (phases, one), (others, other) in pairs
+    )
 
 
-def _ops(dump: Catalog, step: int, rank: int) -> list[OpRecord]:
-    return [op for op in dump.table(step, rank).ops if not op.skip]
+def _work(dump: Catalog, step: int, rank: int) -> tuple[set[Phase], Counter[str]]:
+    """The phases of a step, and the number of variables that each line writes."""
+    ops = [op for op in dump.table(step, rank).ops if not op.skip]
+    return {op.phase for op in ops}, Counter(op.line for op in ops if _WRITES.match(op.op_type))
 
 
 def _joined(parts: Sequence[Trace]) -> Trace:
