@@ -14,8 +14,8 @@ from opdump.comparison.end_state import End, ExpectedEndState, LastingTensor, is
 from opdump.comparison.execution import Execution
 from opdump.comparison.memory import Carried, Named, StateMapping
 from opdump.comparison.nodes import Node
+from opdump.comparison.results import results
 from opdump.comparison.trace import Trace
-from opdump.comparison.unexplained import results
 from opdump.records import TensorRecord
 from tests.comparison.hand_made import Array, node, record
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,19 +9,27 @@ from functools import cached_property
 from typing import Final
 
 from opdump.adapters.replay import replayer_of
-from opdump.comparison.accuracy import RESULT, distance
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import other_writes
-from opdump.comparison.differences import Array, digest_of, epsilon_of, in_roundings
-from opdump.comparison.execution import recorded
+from opdump.comparison.common_results import (
+    have_open_results,
+    have_same_results,
+    held_by_both,
+    is_near,
+    leading_to,
+    results_apart,
+    results_lost,
+    results_of_other_shapes,
+    unused_by_both,
+)
+from opdump.comparison.differences import Array
 from opdump.comparison.kernel_accuracy import has_graphs
 from opdump.comparison.nodes import Node, Place, Suspect, pass_of, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
+from opdump.comparison.results import computed_results, reads_only_shapes
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
-from opdump.comparison.unexplained import results
 from opdump.comparison.value_matching import (
     STANDS_FOR,
-    WITHIN,
     Flow,
     Matched,
     Pair,
@@ -47,18 +54,13 @@ from opdump.comparison.value_run import (
     wrong_kernels,
 )
 from opdump.graph import PYNATIVE
-from opdump.records import CALL, TensorRecord, shown_shape
 
 _CERTAIN: Final = 1e-4
 """A pair whose values differ by at most this, relative to their root mean square, is never doubted."""
-_ONLY_SHAPES: Final = frozenset({"ones_like", "zeros_like", "full_like", "oneslike", "zeroslike", "fulllike", "shape"})
-"""Operators whose outputs depend only on the shape of their first input, in lower case."""
 _TRIALS: Final = 64
 """How many times a doubtful pair is dropped to see whether fewer pairs fail."""
 _EXPLAINED: Final = 8
 """For how many failing pairs operators are changed to see what explains them. Later ones are hardly read, and one fault may fail all gradients."""
-_QUANTISED_APART: Final = 0.05
-"""The same limit for quantised networks, relative to the size of the values."""
 
 
 @dataclass(slots=True)
@@ -142,13 +144,13 @@ def compare_across(
     if not matched.pairs and not share_inputs(a, b):
         return Outcome([], unmatched=(range(len(a.nodes)), range(len(b.nodes))))
     judged = _JudgedPairs.of(a, b, matched)
-    if judged.failures or _open_results(a, b, judged.pairs, matched):
+    if judged.failures or have_open_results(a, b, judged.pairs, matched.only(judged.pairs)):
         judged.narrow(a, b, matched)
-    pairs, failures = judged.pairs, judged.failures
+    pairs, failures, matched = judged.pairs, judged.failures, matched.only(judged.pairs)
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=judged.not_run)
     found.suspects = _suspects(a, b, judged, matched, sides)
     _count(a, b, found, matched, sides)
-    if not found.suspects and _open_results(a, b, pairs, matched):
+    if not found.suspects and have_open_results(a, b, pairs, matched):
         found.notes.append(
             "both programs have results that were not found in the other; whether these agree is not proven"
         )
@@ -164,8 +166,8 @@ def agree_by_values(a: Trace, b: Trace, beside: tuple[Trace, Trace] | None) -> O
         return None if turned is None else _turned(turned, a)
     matched = match_values(a, b)
     judged = _JudgedPairs.of(a, b, matched)
-    pairs = judged.pairs
-    if not pairs or judged.failures or not _have_same_results(a, b, matched, beside) or other_writes(a, b):
+    pairs, matched = judged.pairs, matched.only(judged.pairs)
+    if not pairs or judged.failures or not have_same_results(a, b, matched, beside) or other_writes(a, b):
         return None
     found = Outcome(list(pairs.values()), not_run=judged.not_run)
     _count(a, b, found, matched, ("A", "B"))
@@ -239,7 +241,7 @@ def _suspects(a: Trace, b: Trace, judged: _JudgedPairs, matched: Matched, sides:
     if not found:
         found = _other_results(a, b, judged.pairs, matched)
     elif not any(pass_of(each.b or each.a) == 0 for each in found):
-        found += _results_lost(a, b, judged.pairs, matched)
+        found += results_lost(a, b, judged.pairs, matched)
     # An exporter gives parameters with the same elements one name.
     other_parameters = _other_parameters(a, b, judged.pairs) if found and of_two_modes(a, b) else []
     return [*other_parameters, *_by_pass(found)]
@@ -270,10 +272,12 @@ def _wrong_operators(
 
 def _other_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> list[Suspect]:
     """Results that differ although no operator was found to cause it."""
+    are_of_modes = of_two_modes(a, b)
     return (
-        list(_results_apart(a, b, pairs))
-        or _results_lost(a, b, pairs, matched)
-        or _results_of_other_shapes(a, b, matched)
+        # Compiled functions count their operators separately, so equal names mean nothing between two modes.
+        list(() if are_of_modes else results_apart(a, b, pairs))
+        or results_lost(a, b, pairs, matched)
+        or (results_of_other_shapes(a, b, matched) if are_of_modes else [])
         or other_writes(a, b)
     )
 
@@ -298,244 +302,6 @@ def _other_parameters(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> list[S
 def _parameters(trace: Trace) -> set[str]:
     """The names of the parameters and states that a program reads."""
     return {name for node in trace.nodes for record in node.inputs.values() if names_a_state(name := leaf_name(record))}
-
-
-def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[Suspect]:
-    """Results with the same name in both programs whose values were not judged and that differ by more than rounding."""
-    is_quantised = any(node.bare_type == "QuantizeLinear" for node in (*a.nodes, *b.nodes))
-    for one, other in _results_of_both(a, b):
-        for slot in sorted(one.outputs.keys() & other.outputs.keys()):
-            pair = pairs.get((one.index, slot))
-            if pair is not None and pair.layout is not None:
-                continue
-            off = distance(one.outputs[slot], other.outputs[slot])
-            if off is None or (is_quantised and off <= _QUANTISED_APART):
-                continue
-            epsilon = epsilon_of(one.outputs[slot].dtype)
-            if off > RESULT.of(epsilon) and off > RESULT.of(_rounding(a, one.index, b, other.index)):
-                what = f"a result of both programs, which differs by {off:.2g} of its size"
-                yield Suspect("result", one, other, "output", slot, in_roundings(off, epsilon), what)
-
-
-def _results_of_both(a: Trace, b: Trace) -> Iterator[tuple[Node, Node]]:
-    """The operators of A that make results, each with the one of B that has the same name or stands for the same operators, in the same iteration.
-
-    No pair if only one run compiles the operators: compiled functions count their operators separately, so equal names mean nothing.
-    """
-    if of_two_modes(a, b):
-        return
-    known_as = {name: b.nodes[index] for index in _results(b) for name in _names(b.nodes[index])}
-    for one in (a.nodes[index] for index in sorted(_results(a))):
-        other = next((known_as[name] for name in _names(one) if name in known_as), None)
-        if other is not None:
-            yield one, other
-
-
-def _names(node: Node) -> list[tuple[str, int]]:
-    """The names of an operator, each with the number of its execution under this name."""
-    return [(name, node.op.occurrence) for name in (node.op.op_name, *node.op.arguments.get(STANDS_FOR, ()))]
-
-
-def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> list[Suspect]:
-    """The first result of A that differs in B: B has the same elements in a different order, or a different result of the same size in its place."""
-    ours, theirs = _Results.of_both(a, b, pairs.values(), matched)
-    differing = itertools.chain(_reordered(ours, theirs, matched), _replaced(ours, theirs, pairs.values()))
-    return [
-        Suspect("result", a.nodes[place[0]], b.nodes[other[0]], "output", other[1], math.inf, what)
-        for place, other, what in itertools.islice(differing, 1)
-    ]
-
-
-def _have_same_results(a: Trace, b: Trace, matched: Matched, beside: tuple[Trace, Trace] | None) -> bool:
-    """Whether two programs have results, and each result of one is a result of the other, with its elements in the same order. Only in training may its shape
-    differ: optimizers may keep their states flat.
-    """
-    trains = _trains(a, b)
-    used_a, used_b = (
-        {place: _numbers_of(trace, place, shared) for place in _used_results(trace, other)}
-        for trace, shared, other in zip((a, b), (matched.a, matched.b), beside or (None, None), strict=True)
-    )
-
-    def are_same(ours: Place, theirs: Place) -> bool:
-        one, other = a.at(ours), b.at(theirs)
-        is_shaped = trains or one.shape == other.shape
-        return is_shaped and not used_a[ours].isdisjoint(used_b[theirs]) and not _is_reordered(one, other)
-
-    return (
-        bool(used_a)
-        and all(any(are_same(ours, theirs) for theirs in used_b) for ours in used_a)
-        and all(any(are_same(ours, theirs) for ours in used_a) for theirs in used_b)
-    )
-
-
-def _numbers_of(trace: Trace, place: Place, shared: Shared) -> set[int]:
-    """The numbers of the common values of a result. If a call of a compiled function returned it, also the number of the value in the function, which
-    may be rounded differently.
-    """
-    index, slot = place
-    node = trace.nodes[index]
-    maker = node.makers.get(slot if slot >= 0 else ~slot) if slot < 0 or node.op.repeats_operators else None
-    found = [shared.made.get(place if maker is None else maker), shared.made.get(place)]
-    return {each for each in (*found, shared.read.get((index, ~slot))) if each is not None}
-
-
-def _used_results(trace: Trace, beside: Trace | None) -> list[Place]:
-    """The results that something may use. In training, nothing uses an output of the forward pass that is not a number and is not read in this step or the
-    next: gradients in uncompiled JAX begin with such outputs. `beside` is the next step, or for the last step the one before it.
-    """
-    found = results(trace)
-    states = [(node.index, slot) for node in trace.nodes if node.op.kernel == "Parameter" for slot in node.outputs]
-    if beside is None or not _trains(trace):
-        return sorted({*found.all(), *states})
-    first, second = sorted((trace, beside), key=lambda each: each.step)
-    given = {_digest(node.inputs[slot]) for node in second.nodes for slot in node.inputs.keys() - node.makers.keys()}
-    kept = {
-        _like(first, (node.index, slot))
-        for node in first.nodes
-        for slot, record in node.outputs.items()
-        if _digest(record) in given
-    }
-
-    def is_used(place: Place) -> bool:
-        is_number = place[1] < 0 or not trace.at(place).shape
-        return is_number or trace.nodes[place[0]].op.phase != "forward" or _like(trace, place) in kept
-
-    return sorted({*found.written, *states, *filter(is_used, found.given)})
-
-
-def _digest(record: TensorRecord) -> bytes:
-    values = recorded(record)
-    return b"" if values is None else digest_of(values)
-
-
-def _like(trace: Trace, place: Place) -> tuple[str, str, int, Sequence[int]]:
-    """What an output has in common with its repetitions in other steps."""
-    op = trace.nodes[place[0]].op
-    return op.line, op.kernel, place[1], trace.at(place).shape
-
-
-def _results_of_other_shapes(a: Trace, b: Trace, matched: Matched) -> list[Suspect]:
-    """The first result of A that B has only in other shapes. Only for two modes of a framework, without training: frameworks return results in
-    different shapes.
-    """
-    if not of_two_modes(a, b) or _trains(a, b):
-        return []
-    ours, theirs = ([place for place in results(trace).given if place[1] >= 0] for trace in (a, b))
-    for place in ours:
-        number = matched.a.made.get(place)
-        same = [each for each in theirs if number is not None and matched.b.made.get(each) == number]
-        if same and all(b.at(each).shape != a.at(place).shape for each in same):
-            what = f"a result has the shape {shown_shape(a.at(place).shape)} in one run and {shown_shape(b.at(same[0]).shape)} in the other"
-            return [Suspect("result", a.nodes[place[0]], b.nodes[same[0][0]], "output", same[0][1], math.inf, what)]
-    return []
-
-
-@dataclass(frozen=True, slots=True)
-class _Results:
-    """The results of a program; in training, only numbers that the forward pass computes, such as the loss, because optimizers may keep different states.
-    The other program has the results in `held`.
-    """
-
-    trace: Trace
-    places: Sequence[Place]
-    held: Collection[Place]
-
-    @classmethod
-    def of_both(cls, a: Trace, b: Trace, pairs: Collection[Pair], matched: Matched) -> tuple[_Results, _Results]:
-        held_a, held_b = _held_by_both(a, b, pairs, matched)
-        return (
-            cls._of(a, held_a, {*matched.a.made, *(pair.a for pair in pairs)}),
-            cls._of(b, held_b, {*matched.b.made, *(pair.b for pair in pairs)}),
-        )
-
-    @classmethod
-    def _of(cls, trace: Trace, held: Collection[int], valued: Collection[Place]) -> _Results:
-        """`held` are the operators that the other program has, and `valued` the outputs. Of several outputs of one operator, it may have only some."""
-        places = [place for place in results(trace).given if place[1] >= 0]
-        if _trains(trace):
-            places = [each for each in places if not trace.at(each).shape and trace.phase_of(each) == "forward"]
-        alone = {place for place in places if place[0] in held and len(trace.nodes[place[0]].outputs) == 1}
-        return cls(trace, places, alone.union(place for place in places if place in valued))
-
-    def lost(self, partners: Mapping[Place, Place], other: _Results) -> list[Place]:
-        """The results that the other program lacks, and those from which it computes a different result. `partners` has the paired values."""
-        lacking = [place for place in self.places if place not in self.held and self._counts(place)]
-        return lacking + [
-            place
-            for place in self.places
-            if place in partners and not _leads_to(other.trace, partners[place][0], other.held)
-        ]
-
-    def _counts(self, place: Place) -> bool:
-        """Whether a result is more than a whole number that a program computes beside its results, such as a shape or a count."""
-        node = self.trace.nodes[place[0]]
-        return bool(epsilon_of(self.trace.at(place).dtype)) or node.op.repeats_operators or _picks(node)
-
-    def size(self, place: Place) -> int:
-        return math.prod(self.trace.at(place).shape)
-
-
-def _reordered(ours: _Results, theirs: _Results, matched: Matched) -> Iterator[tuple[Place, Place, str]]:
-    """The results of A for which every result of B with the same elements has them in a different order."""
-    for place in ours.places:
-        number = matched.a.made.get(place)
-        same = [each for each in theirs.places if number is not None and matched.b.made.get(each) == number]
-        if same and all(_is_reordered(ours.trace.at(place), theirs.trace.at(each)) for each in same):
-            name = ours.trace.nodes[place[0]].op.op_name
-            yield place, same[0], f"a result has the same elements in a different order: the output of {name}"
-
-
-def _replaced(ours: _Results, theirs: _Results, pairs: Collection[Pair]) -> Iterator[tuple[Place, Place, str]]:
-    """The results that only A has, each with a result of the same size that only B has."""
-    lost_b = theirs.lost({pair.b: pair.a for pair in pairs}, ours)
-    for place in sorted(ours.lost({pair.a: pair.b for pair in pairs}, theirs)):
-        alike = [each for each in lost_b if theirs.size(each) == ours.size(place)]
-        # Values such as ones are in many tensors, and rounding in a narrow type may hide which ones are the same, so they are in no pair.
-        same = next((each for each in alike if not _is_far(ours, place, theirs, each)), None)
-        if same is not None:
-            lost_b.remove(same)
-        elif alike:
-            what = f"a result of {size:,} elements" if (size := ours.size(place)) > 1 else "a number"
-            yield place, alike[0], f"{what} that is not a result of the other program"
-
-
-def _is_far(ours: _Results, place: Place, theirs: _Results, other: Place) -> bool:
-    """Whether two results differ by more than rounding, or cannot be compared."""
-    off = distance(ours.trace.at(place), theirs.trace.at(other))
-    return off is None or off > RESULT.of(_rounding(ours.trace, place[0], theirs.trace, other[0]))
-
-
-def _rounding(a: Trace, here: int, b: Trace, there: int) -> float:
-    """The rounding in the narrowest type that both programs have on the way to these operators."""
-    ways = _way(a, here), _way(b, there)
-    return min(max(node.rounding for node in way) for way in ways)
-
-
-def _way(trace: Trace, index: int) -> Iterable[Node]:
-    """An operator and those that it depends on; for the call of a compiled function, the operators inside."""
-    node = trace.nodes[index]
-    if node.op.kernel == CALL:
-        return (each for each in trace.nodes if each.op.graph_id == node.op.graph_id)
-    return (trace.nodes[each] for each in trace.with_ancestors([index]))
-
-
-def _trains(*traces: Trace) -> bool:
-    """Whether any operator ran after the forward pass."""
-    return any(node.op.phase != "forward" for trace in traces for node in trace.nodes)
-
-
-def _is_reordered(one: TensorRecord, other: TensorRecord) -> bool:
-    """Whether two tensors with the same elements differ, in the same shape, by more than matched values may: their order differs."""
-    return one.shape == other.shape and epsilon_of(one.dtype) > 0 and (distance(one, other) or 0.0) > WITHIN
-
-
-def _leads_to(trace: Trace, index: int, ends: Collection[Place]) -> bool:
-    """Whether a node is one of these results, or reaches one through operators that only move or cast."""
-
-    def movers(node: int) -> Iterator[int]:
-        return (each for each in trace.readers(node) if trace.nodes[each].operator_class in ("moves", "casts"))
-
-    return not reachable([index], movers).isdisjoint(end for end, _ in ends)
 
 
 def _distinct(suspects: Iterable[Suspect]) -> list[Suspect]:
@@ -567,7 +333,7 @@ def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: 
     value.
     """
     found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
-    found |= {node.index for node in trace.nodes} - _leading_to(trace, (index for index, _ in ends))
+    found |= {node.index for node in trace.nodes} - leading_to(trace, (index for index, _ in ends))
     nodes = (trace.nodes[index] for index in sorted(found))
     return [
         each
@@ -639,25 +405,18 @@ def _last_shared(trace: Trace, shared: Shared) -> Sequence[frozenset[int]]:
 def _leads_to_a_pair(a: Trace, index: int, pairs: Mapping[Place, Pair]) -> bool:
 
     def readers(node: int) -> Iterator[int]:
-        return (each for each in a.readers(node) if a.nodes[each].bare_type.lower() not in _ONLY_SHAPES)
+        return (each for each in a.readers(node) if not reads_only_shapes(a.nodes[each]))
 
     return not reachable([index], readers).isdisjoint({other for other, _ in pairs} - {index})
-
-
-def _open_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> bool:
-    """Whether both programs have results that were not found in the other."""
-    held, found = _held_by_both(a, b, pairs.values(), matched), _Results.of_both(a, b, pairs.values(), matched)
-    return not (_results(a) <= held[0] or _results(b) <= held[1]) or all(each.lost({}, each) for each in found)
 
 
 def _count(a: Trace, b: Trace, found: Outcome, matched: Matched, sides: tuple[str, str]) -> None:
     """Sort operators into those with a value of the other run, those that lead to one, and those that lead to no result of the other program."""
     direct = {pair.a[0] for pair in found.pairs}, {pair.b[0] for pair in found.pairs}
-    led = _held_by_both(a, b, found.pairs, matched)
-    left = {node.index for node in a.nodes} - led[0], {node.index for node in b.nodes} - led[1]
-    none: set[int] = set()
-    found.between = led[0] - direct[0], led[1] - direct[1]
-    found.unused = left[0] if _results(b) <= led[1] else none, left[1] if _results(a) <= led[0] else none
+    held = held_by_both(a, b, found.pairs, matched)
+    left = {node.index for node in a.nodes} - held[0], {node.index for node in b.nodes} - held[1]
+    found.between = held[0] - direct[0], held[1] - direct[1]
+    found.unused = unused_by_both(a, b, held)
     found.unmatched = left[0] - found.unused[0], left[1] - found.unused[1]
     (one, other), (ours, theirs) = sides, found.unused
     unused = (
@@ -669,46 +428,6 @@ def _count(a: Trace, b: Trace, found: Outcome, matched: Matched, sides: tuple[st
         f"operators were matched by their values: {len(direct[0]):,} of {one} have the values of {len(direct[1]):,} of {other}; "
         f"{len(found.between[0]):,} of {one} and {len(found.between[1]):,} of {other} lie between them{unused}"
     )
-
-
-def _results(trace: Trace) -> set[int]:
-    """The operators whose values no other operator reads, without those that only return a number from before the step to the program."""
-    read = {index for node in trace.nodes for index in _makers(node)}
-    return {node.index for node in trace.nodes if node.outputs or node.makers} - read - trace.unreturned
-
-
-def _held_by_both(a: Trace, b: Trace, pairs: Collection[Pair], matched: Matched) -> tuple[set[int], set[int]]:
-    """The operators of A and of B that have a value of the other program, and those that `_explained` adds."""
-    return (
-        _explained(a, {index for index, _ in (*(pair.a for pair in pairs), *matched.a.made)}),
-        _explained(b, {index for index, _ in (*(pair.b for pair in pairs), *matched.b.made)}),
-    )
-
-
-def _leading_to(trace: Trace, nodes: Iterable[int]) -> set[int]:
-    """These nodes, and those on whose values they depend. A gradient begins with ones in the shape of the loss, and does not depend on its value."""
-    return reachable(nodes, lambda index: _makers(trace.nodes[index]))
-
-
-def _makers(node: Node) -> list[int]:
-    """The operators on whose values an operator depends."""
-    return [] if node.bare_type.lower() in _ONLY_SHAPES else [maker for maker, _ in node.makers.values()]
-
-
-def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
-    """These nodes, their ancestors, and nodes that only move the outputs of either."""
-    found = _leading_to(trace, nodes)
-    for node in trace.nodes:
-        is_move = node.operator_class == "moves" and not _picks(node)
-        if is_move and node.makers and all(maker in found for maker, _ in node.makers.values()):
-            found.add(node.index)
-    return found
-
-
-def _picks(node: Node) -> bool:
-    """Whether an operator of the class `moves` turns floats into whole numbers, as argmax does."""
-    reads_floats = any(epsilon_of(record.dtype) for record in node.inputs.values())
-    return node.operator_class == "moves" and reads_floats and not node.rounding
 
 
 # How matches by value are reported: in the table, in match.yaml, and in the window around a divergence.
@@ -822,31 +541,14 @@ def without_counterpart(a: Trace, b: Trace) -> str:
     if _can_run(a) or _can_run(b):
         return ""
     for here, there in ((a, b), (b, a)):
-        others = [(node.index, record) for node in there.nodes for record in node.outputs.values()]
-        for index, slot in _results_of_modes(here):
-            record = here.at((index, slot))
-            if not any(_is_near(here, index, record, there, *other) for other in others):
-                return OTHER_RESULTS.format(slot, here.nodes[index].op.op_name)
+        others = [((node.index, slot), record) for node in there.nodes for slot, record in node.outputs.items()]
+        for place in computed_results(here):
+            record = here.at(place)
+            alike = (
+                other
+                for other, found in others
+                if not found.skip and (found.shape, found.dtype) == (record.shape, record.dtype)
+            )
+            if place[1] >= 0 and not any(is_near(here, place, there, other) for other in alike):
+                return OTHER_RESULTS.format(place[1], here.nodes[place[0]].op.op_name)
     return ""
-
-
-def _results_of_modes(trace: Trace) -> Iterator[Place]:
-    """The outputs of compiled functions, and the floating-point outputs of other operators that no operator reads."""
-    for node in trace.nodes:
-        for slot, record in node.outputs.items() if node.op.kernel == CALL else ():
-            if not record.skip:
-                yield node.index, slot
-    for index, slot in trace.rows.unread:
-        node = trace.nodes[index]
-        if not node.op.graph_id and epsilon_of(node.outputs[slot].dtype):
-            yield index, slot
-
-
-def _is_near(a: Trace, here: int, one: TensorRecord, b: Trace, there: int, other: TensorRecord) -> bool:
-    """Whether an output of an operator of A and one of B are equal except for rounding."""
-    if other.skip or one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    off = distance(one, other)
-    if off is None:
-        return False
-    return off <= RESULT.of(epsilon_of(one.dtype)) or (off < 1 and off <= RESULT.of(_rounding(a, here, b, there)))

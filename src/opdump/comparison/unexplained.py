@@ -8,13 +8,11 @@ before it where the runs diverge.
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -30,23 +28,19 @@ from opdump.comparison.differences import (
     has_elements,
     in_roundings,
     numbers_of,
-    same_bits,
-    same_statistics,
     unshaped_difference,
 )
-from opdump.comparison.end_state import gradients, read_as_number
-from opdump.comparison.execution import draws, recorded
+from opdump.comparison.end_state import read_as_number
+from opdump.comparison.execution import recorded
 from opdump.comparison.kernel_accuracy import JudgedGraphs
-from opdump.comparison.nodes import Kind, Node, Place, Suspect, may_leave_results, storages_of
-from opdump.comparison.trace import Trace, leaf_name, names_a_state
-from opdump.op_types import is_dispatched
+from opdump.comparison.nodes import Kind, Node, Place, Suspect, may_leave_results
+from opdump.comparison.results import Results, is_given_to_writer, is_of_graph, results
+from opdump.comparison.trace import Trace
 from opdump.records import IO, TensorRecord
 
 Spread = Callable[[AbstractSet[int], AbstractSet[int], float], tuple[Mapping[Place, float], Mapping[Place, float]]]
 """The effect of rounding on the outputs of these nodes of A and of B, as root mean square; the last argument bounds the unit of rounding."""
 
-_SHAPES: Final = re.compile("(tensor|dynamic|variable)?_?(shape|size|rank|numel)n?", re.IGNORECASE)
-"""Names of operators that return the shape of a tensor, in all frameworks."""
 _TIMES_SPREAD: Final = 16.0
 """A kernel may round this many times worse than the rounding of its output elements."""
 
@@ -186,8 +180,8 @@ class _Unexplained:
     def _may_be_another(self, place: Place) -> bool:
         """Whether the matched operator may return another result than this one of A, because its name and type do not identify the value."""
         node = self.a.nodes[place[0]]
-        hands_on = _is_of_graph(node) and node.operator_class == "moves" and not self._have_same_names
-        return self._updates or hands_on or _is_given_to_writer(self.a, place)
+        hands_on = is_of_graph(node) and node.operator_class == "moves" and not self._have_same_names
+        return self._updates or hands_on or is_given_to_writer(self.a, place)
 
     @cached_property
     def _have_same_names(self) -> bool:
@@ -369,89 +363,12 @@ def _differ_only_in_digests(one: TensorRecord, other: TensorRecord) -> bool:
     return not (has_elements(one) and has_elements(other)) and differ_only_in_digests(one, other)
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
-    """The results of a step. Inputs are identified by the complement of their slot: inputs that the program reads as numbers and no operator made, and
-    inputs of operators without outputs, such as an assignment to a variable.
-    """
-
-    given: Sequence[Place]
-    """Outputs that no operator reads, and tensors that the program reads as numbers."""
-    written: Sequence[Place]
-    """The last writes to memory from before the step, and the inputs of assignments to variables."""
-
-    def without(self, nodes: AbstractSet[int], left: AbstractSet[Place]) -> Results:
-        """The same, without the results of these nodes that are not in `left`."""
-        given, written = (
-            [each for each in places if each[0] not in nodes or each in left] for places in (self.given, self.written)
-        )
-        return Results(given, written)
-
-    def all(self) -> list[Place]:
-        """Each result once, in execution order."""
-        return sorted({*self.given, *self.written})
-
-
-def results(trace: Trace) -> Results:
-    """The results of a step."""
-    readers = Counter(chain.from_iterable(node.makers.values() for node in trace.nodes))
-    trains = not all(map(may_leave_results, trace.nodes))
-    fixed = _fixed(trace) | trace.unreturned
-
-    def varying(places: Iterable[Place]) -> list[Place]:
-        return [place for place in places if place[0] not in fixed]
-
-    told: set[Place] = set()
-    assigned: set[Place] = set()
-    found: set[Place] = set()
-    for node in trace.nodes:
-        given = {slot: record for slot, record in node.inputs.items() if not record.skip}
-        if read_as_number(node):
-            told.update(
-                node.makers.get(slot, (node.index, ~slot))
-                for slot, record in given.items()
-                if math.prod(record.shape) == 1
-            )
-        elif not node.outputs and _is_of_graph(node):
-            (told if 0 in node.inputs else assigned).update((node.index, ~slot) for slot in given)
-        elif may_leave_results(node) or not trains:
-            found.update((node.index, slot) for slot in _left_unread(node, readers))
-    written = varying(_last_writes(trace))
-    return Results(sorted(told.union(varying(found - set(written)))), [*written, *sorted(assigned)])
-
-
-def _left_unread(node: Node, readers: Mapping[Place, int]) -> Iterator[int]:
-    """The slots of the outputs that no operator reads and whose contents the node itself made."""
-    unspecified = node.unspecified
-    for slot, record in node.outputs.items():
-        if (
-            (node.index, slot) not in readers
-            and slot not in unspecified
-            and not record.skip
-            and 0 not in record.shape
-            and not node.is_added
-            and not _is_handed_on(node, slot, readers)
-        ):
-            yield slot
-
-
-def _is_handed_on(node: Node, slot: int, readers: Mapping[Place, int]) -> bool:
-    """Whether an output is an unchanged input with other readers, and other outputs of the operator are read."""
-    record, maker = node.outputs[slot], node.makers.get(slot)
-    return (
-        maker is not None
-        and readers[maker] > 1
-        and any((node.index, other) in readers for other in node.outputs)
-        and distance(node.inputs[slot], record) == 0
-    )
-
-
 def _floats(trace: Trace, places: Sequence[Place]) -> list[Place]:
     return [place for place in places if "float" in trace.at(place).dtype]
 
 
 def _writes(trace: Trace, places: Iterable[Place]) -> list[Place]:
-    return [place for place in places if _is_given_to_writer(trace, place)]
+    return [place for place in places if is_given_to_writer(trace, place)]
 
 
 def _updates_variables(trace: Trace) -> bool:
@@ -462,81 +379,7 @@ def _updates_variables(trace: Trace) -> bool:
         if slot < 0 and ~slot in trace.nodes[index].makers
     }
     nodes = (trace.nodes[index] for index in trace.with_ancestors(makers))
-    return any(node.outputs and not node.inputs and _is_of_graph(node) for node in nodes)
-
-
-def _last_writes(trace: Trace) -> Iterator[Place]:
-    """The last writes to memory from before the step, and to parameters and states, which the first step may create."""
-    before = storages_of(trace.finals.values())
-    made: set[int] = set()
-    last: dict[tuple[int, int], Place] = {}
-    for node in trace.nodes:
-        for record in node.inputs.values():
-            if record.memory is None or record.skip:
-                continue
-            if record.memory.storage not in made or names_a_state(leaf_name(record)):
-                before.add(record.memory.storage)
-        for slot, record in node.specified_outputs.items():
-            if record.memory is not None and not record.skip and 0 not in record.shape:
-                made.add(record.memory.storage)
-                last[record.memory.storage, record.memory.offset] = (node.index, slot)
-    before -= gradients(trace)
-    return (place for (storage, _), place in last.items() if storage in before)
-
-
-def _fixed(trace: Trace) -> set[int]:
-    """The operators whose outputs depend only on their arguments, on shapes, and on outputs of such operators."""
-    found: set[int] = set()
-    for node in trace.nodes:
-        slots = [slot for slot, record in node.inputs.items() if not record.skip]
-        is_told = bool(slots) or not _is_of_graph(node)
-        if _tells_shape(node) or (
-            is_told
-            and all(_is_as_made(trace, node, slot) and node.makers[slot][0] in found for slot in slots)
-            and not draws(node)  # last, because it imports the framework
-        ):
-            found.add(node.index)
-    return found
-
-
-def _tells_shape(node: Node) -> bool:
-    """Whether a node returns shapes or element counts, according to its name and outputs: it reads no element of its inputs."""
-    if not _SHAPES.fullmatch(node.bare_type):
-        return False
-    shapes = [record.shape for record in node.inputs.values()]
-    told = [numbers for shape in shapes for numbers in (shape, (math.prod(shape),), (len(shape),))]
-    return all(
-        any(_holds(record, numbers) for numbers in told) for record in node.outputs.values() if "int" in record.dtype
-    )
-
-
-def _holds(record: TensorRecord, numbers: Sequence[int]) -> bool:
-    """Whether a tensor may contain exactly these numbers, according to its statistics."""
-    ends = [record.statistics.get(name) for name in ("min", "max")]
-    return math.prod(record.shape) == len(numbers) and (not numbers or ends == [min(numbers), max(numbers)])
-
-
-def _is_given_to_writer(trace: Trace, place: Place) -> bool:
-    return place[1] < 0 and _is_of_graph(trace.nodes[place[0]])
-
-
-def _is_of_graph(node: Node) -> bool:
-    """Whether the node's framework uses handles: reading a variable or the next batch has no input, and writing a variable has no output."""
-    return bool(node.op.kernel) and not is_dispatched(node.op.kernel)
-
-
-def _is_as_made(trace: Trace, node: Node, slot: int) -> bool:
-    """Whether an input still has the values of its maker's output: the memory may have been written in between."""
-    maker = node.makers.get(slot)
-    made = None if maker is None else trace.nodes[maker[0]].outputs.get(maker[1])
-    read = node.inputs[slot]
-    if made is None:
-        return False
-    if made.memory is None or read.memory is None or made.memory != read.memory or made.shape != read.shape:
-        return True  # a part of it, or in another order
-    if has_elements(made) and has_elements(read):
-        return same_bits(made.numpy(), read.numpy())
-    return same_statistics(made, read)
+    return any(node.outputs and not node.inputs and is_of_graph(node) for node in nodes)
 
 
 class _Ways:

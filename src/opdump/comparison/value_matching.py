@@ -79,6 +79,14 @@ class Shared:
     read: dict[Place, int]
     """Keyed by inputs that no operator of the trace produced."""
 
+    def without(self, numbers: Collection[int]) -> Shared:
+        """The common values, without those with these numbers."""
+        made, read = (
+            {place: number for place, number in places.items() if number not in numbers}
+            for places in (self.made, self.read)
+        )
+        return Shared(made, read)
+
 
 @dataclass(frozen=True, slots=True)
 class Matched:
@@ -88,6 +96,12 @@ class Matched:
     """Pairs of outputs, keyed by the output of A."""
     a: Shared
     b: Shared
+
+    def only(self, pairs: Mapping[Place, Pair]) -> Matched:
+        """Without the common values that only dropped pairs have: those that are in `self.pairs`, but no longer in `pairs`."""
+        kept = {self.a.made.get(place) for place in pairs}
+        dropped = {self.a.made[place] for place in self.pairs} - kept
+        return replace(self, a=self.a.without(dropped), b=self.b.without(dropped))
 
 
 @dataclass(frozen=True)
