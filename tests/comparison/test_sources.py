@@ -254,6 +254,34 @@ def test_a_weight_after_its_update_is_found_where_both_give_it() -> None:
     assert {(pair.a, pair.b) for pair in match_values(a, b).pairs.values()} == {((0, 0), (1, 0)), ((1, 0), (2, 0))}
 
 
+UNREAD = {
+    "another result": lambda last: step(last, "relu", [OUT], np.maximum(OUT[:2], 0.1), (0, 0)),
+    "a mask": lambda last: step(last, "greater", [OUT], OUT[:2] > 0, (0, 0)),
+    "random numbers": lambda last: step(last, "uniform_", [STATE[:2]], DRAWN[:2]),
+    "a constant": lambda last: step(last, "Fill", [], DRAWN[:2]),
+    "its input": lambda last: step(last, "Identity", [STATE[:2]], STATE[:2]),
+    "a count": lambda last: step(last, "add", [np.array(3)], np.array(4)),
+}
+
+
+@pytest.mark.parametrize("unread", UNREAD)
+def test_results_without_counterpart_are_noted_unless_they_depend_on_no_input(unread: str) -> None:
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "mean", [OUT], OUT.mean(0), (0, 0)))
+    b = trace(step(0, "MatMul", [X, WEIGHT], OUT), UNREAD[unread](1))
+    found = compare_across(a, b)
+    assert found.suspects == []
+    assert any("not proven" in note for note in found.notes) == (unread in ("another result", "a mask"))
+
+
+def test_values_of_which_every_pair_was_dropped_are_not_common() -> None:
+    program = step(0, "mm", [X, WEIGHT], OUT), step(1, "exp", [OUT], np.exp(OUT), (0, 0))
+    matched = match_values(trace(*program), trace(*program))
+    kept = {place: pair for place, pair in matched.pairs.items() if place == (1, 0)}
+    assert set(matched.a.made) == {(0, 0), (1, 0)}
+    assert set(matched.only(kept).a.made) == set(matched.only(kept).b.made) == {(1, 0)}
+    assert matched.only(kept).a.read == matched.a.read
+
+
 def test_states_that_two_optimizers_scale_differently_are_no_difference() -> None:
     a = trace(step(0, "mm", [X, WEIGHT], OUT), update(1, "mul", [STATE], np.float32(0.9) * STATE))
     b = trace(
