@@ -325,6 +325,8 @@ _ARGUMENTS_OF: Final[Mapping[str, tuple[str, Sequence[Any]]]] = {"gelu": ("appro
 """The same for arguments that a record omits at their default."""
 _EXPLAINS: Final = 4.0
 """A change explains a difference if it leaves at most this many roundings, and reduces it at least by this factor."""
+_FAR: Final = 0.25
+"""A change that leaves a larger part of the value explains nothing, however large the effect of rounding is."""
 _REORDERS: Final = frozenset({"ReorderInput", "ReorderOutput"})
 """Operators of ONNX Runtime between kernels with another order of elements. They are not part of the program."""
 _MOST_CHANGES: Final = 128
@@ -703,6 +705,8 @@ class _Segment:
     pair: Pair
     nodes: Sequence[Node]
     inputs: Mapping[int, Mapping[int, Array]]
+    _unchanged: dict[str, dict[int, Mapping[int, Array]]] = field(default_factory=dict)
+    """The outputs of the nodes without a change, by element type and node."""
 
     def explained(self, changes: Iterator[_Change], times: float) -> _Change | None:
         """The first change with which A produces B's value."""
@@ -712,8 +716,15 @@ class _Segment:
         own = max(node.rounding for node in self.nodes)
         epsilon = max(epsilon_of_pair(self.a, self.b, self.pair), own)
         for change in itertools.islice(changes, _MOST_CHANGES):
-            exact, rounded = self._run(change, "float64"), self._run(change, "float32")
-            if exact is None or rounded is None or exact.size != theirs.size:
+            exact = self._run(change, "float64")
+            if (
+                exact is None
+                or exact.size != theirs.size
+                or difference(theirs, exact.reshape(theirs.shape)).relative > _FAR
+            ):
+                continue
+            rounded = self._run(change, "float32")
+            if rounded is None:
                 continue
             left, _ = _times_rounding(exact, rounded, theirs, epsilon)
             if left <= _EXPLAINS and left * _EXPLAINS <= times:
@@ -721,16 +732,19 @@ class _Segment:
         return None
 
     def _run(self, change: _Change, dtype: str) -> Array | None:
+        """The segment's value with a change. Operators before it are run only once for all changes."""
         run = Execution(self.a)
         outputs: Mapping[int, Array] = {}
+        unchanged = self._unchanged.setdefault(dtype, {})
+        is_before = True
         for node, values in run.nodes(lambda node, slot: self.inputs[node.index].get(slot), only=self.nodes):
             is_changed = node is change.node
-            if change.values is not None:
-                # A node may read the whole stack of which the changed values are a row.
-                size, changed = change.values.size, widened(change.values)
-                slots = (slot for slot in change.slots_of(node) if math.prod(node.inputs[slot].shape) == size)
-                values.update(dict.fromkeys(slots, changed))
-            if is_changed and change.passes is not None:
+            replaced = self._replaced(change, node)
+            is_before = is_before and not (is_changed or replaced)
+            values.update(replaced)
+            if is_before and node.index in unchanged:
+                outputs = unchanged[node.index]
+            elif is_changed and change.passes is not None:
                 if change.passes not in values:
                     return None
                 outputs = {0: values[change.passes]}
@@ -739,5 +753,15 @@ class _Segment:
                 if done is None:
                     return None
                 outputs = done.outputs
+            if is_before:
+                unchanged[node.index] = outputs
             run.write(node, outputs)
         return outputs.get(self.pair.a[1])
+
+    def _replaced(self, change: _Change, node: Node) -> dict[int, Array]:
+        """The inputs of a node that a change replaces."""
+        if change.values is None:
+            return {}
+        # A node may read the whole stack of which the changed values are a row.
+        size, changed = change.values.size, widened(change.values)
+        return {slot: changed for slot in change.slots_of(node) if math.prod(node.inputs[slot].shape) == size}

@@ -23,6 +23,8 @@ from opdump.records import RUN_FACTS, OpRecord, TensorRecord
 Parameters = Mapping[str, Any]
 _LITERAL: Final = re.compile(r"x(\d+)")
 _MISSING: Final = re.compile(r"'(\w+)'")
+_MISSED: Final[dict[Any, set[str]]] = {}
+"""The parameters that each primitive missed in dumps. JAX takes long to say so."""
 _NARROW: Final = re.compile(r"(?:bfloat|float)\d")
 _OF_TYPES: Final = frozenset({"dtype", "new_dtype", "preferred_element_type"})
 """Parameters that name an element type."""
@@ -284,21 +286,24 @@ def _bound(name: str, operands: Sequence[Any], parameters: dict[str, Any]) -> Se
     if isinstance(parameters.get("rounding_method"), int):
         parameters["rounding_method"] = lax.RoundingMethod(parameters["rounding_method"])
     arrays = [jax.numpy.asarray(each, each.dtype) for each in operands]
+    parameters.update({each: None for each in _MISSED.get(primitive, ()) if each not in parameters})
     found = _completed(primitive, arrays, parameters)
     return list(found) if primitive.multiple_results else [found]
 
 
-def _completed(primitive: Any, arrays: Sequence[Any], parameters: dict[str, Any]) -> Any:
-    """The result of a primitive. Parameters that it misses were None, and become None again."""
+def _completed(primitive: Any, arrays: Sequence[Any], parameters: dict[str, Any], missed: Sequence[str] = ()) -> Any:
+    """The result of a primitive. Parameters that it misses were None, and become None again: those in `missed`, of which the primitive said so now."""
     try:
-        return primitive.bind(*arrays, **parameters)
+        found = primitive.bind(*arrays, **parameters)
     except (TypeError, KeyError) as error:
         text = str(error) if isinstance(error, KeyError) else str(error).partition("missing")[2]
-        missing = dict.fromkeys(each for each in _MISSING.findall(text) if each not in parameters)
+        missing = [each for each in _MISSING.findall(text) if each not in parameters]
         if not missing:
             raise
-        parameters.update(missing)
-        return _completed(primitive, arrays, parameters)
+        parameters.update(dict.fromkeys(missing))
+        return _completed(primitive, arrays, parameters, [*missed, *missing])
+    _MISSED.setdefault(primitive, set()).update(missed)
+    return found
 
 
 def _primitive(name: str) -> Any:
