@@ -304,12 +304,14 @@ class Findings:
     """By kind and place of a suspect: the matched operators of B where it was noticed."""
 
     def add(self, suspect: Suspect, reached: Node | None = None) -> None:
-        """Add a suspect unless it is known, and note the operator where it was noticed."""
+        """Add a suspect unless it is known, and note the operator where it was noticed. The call of a compiled function only returns what its operators
+        made, so what is noticed there is noticed at the end.
+        """
         key = suspect.kind, suspect.place
         if key not in self.reached:
             self.reached[key] = set()
             self.suspects.append(suspect)
-        if reached is not None:
+        if reached is not None and not reached.op.repeats_operators:
             self.reached[key].add(reached.index)
 
     def reached_by(self, suspects: Iterable[Suspect]) -> list[tuple[Suspect, set[int]]]:

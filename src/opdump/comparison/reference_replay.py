@@ -33,6 +33,7 @@ from opdump.comparison.differences import (
 )
 from opdump.comparison.end_state import remaining
 from opdump.comparison.execution import (
+    Constants,
     Execution,
     draws,
     input_of,
@@ -125,6 +126,7 @@ class ReferenceReplay:
         """Operators of B that could not be run again, so that their recorded outputs are used."""
         self._alike: list[tuple[Node, Node]] = []
         """Matched operators with the same inputs and arguments."""
+        self._names_in_a: dict[str, str] = {"": ""}
         self._a_of_storage = {there: here for here, there in alignment.storages.items()}
 
     def sweep(self) -> list[Suspect]:
@@ -150,6 +152,11 @@ class ReferenceReplay:
             for suspects in (self.found.suspects, self._attribution.causes, self._attribution.leading)
         )
         return causes_first(found, causes, leading, self._settled)
+
+    @cached_property
+    def _constants(self) -> Constants:
+        """The constants of A."""
+        return Constants(self.reference)
 
     @cached_property
     def _outliving(self) -> tuple[set[int], set[int]]:
@@ -215,8 +222,18 @@ class ReferenceReplay:
 
     def _leaf_of_name(self, record: TensorRecord) -> Array | None:
         """The value that a tensor with this name had in A when it was first read."""
-        known = self.reference.leaves.get(leaf_name(record)) if leaf_name(record) else None
+        known = self.reference.leaves.get(self._name_in_a(leaf_name(record)))
         return None if known is None else known.seen_as(record)
+
+    def _name_in_a(self, name: str) -> str:
+        """The name in A of a tensor of B: the same, or the only one with fewer or more parts before it, because a function gets a parameter with others
+        or on its own (`Parameter.state.parameters.bias` and `Parameter.parameters.bias`). Empty if A has none.
+        """
+        if name not in self._names_in_a:
+            leaves = self.reference.leaves
+            found = [name] if name in leaves else [each for each in leaves if _is_of_one_path(each, name)]
+            self._names_in_a[name] = found[0] if len(found) == 1 else ""
+        return self._names_in_a[name]
 
     def _alone(self, node: Node, one: Node | None, values: dict[int, Array]) -> None:
         """Run an operator that only B has, or a matched one that only moves values; then `one` is its counterpart in A."""
@@ -468,10 +485,26 @@ class ReferenceReplay:
     def _other_name(self, one: Node, other: Node, slot: int) -> None:
         """Note an input that is a different parameter than in A and happens to have the same values."""
         record, after = one.inputs[slot], other.inputs[slot]
-        if one.makers.get(slot) or other.makers.get(slot) or not self._is_another_tensor(record, after):
-            return
-        what = f"reads {leaf_name(after) or 'a different tensor'}; in A it reads {leaf_name(record) or 'one'} with the same values"
-        self.found.latent.append(Suspect("input", one, other, "input", slot, math.inf, what))
+        made_a, made_b = one.makers.get(slot), other.makers.get(slot)
+        if made_a and made_b:
+            is_other = self._is_of_another_constant(made_a[0], made_b[0])
+            names = (self.a.nodes[made_a[0]].op.op_name, self.b.nodes[made_b[0]].op.op_name)
+        else:
+            is_other = not (made_a or made_b) and self._is_another_tensor(record, after)
+            names = leaf_name(record) or "one", leaf_name(after) or "a different tensor"
+        if is_other:
+            what = f"reads {names[1]}; in A it reads {names[0]} with the same values"
+            self.found.latent.append(Suspect("input", one, other, "input", slot, math.inf, what))
+
+    def _is_of_another_constant(self, made_a: int, made_b: int) -> bool:
+        """Whether an input is another constant than in A, and fewer operators read the one of A: a program that creates its parameters in the step
+        begins with equal ones, and then uses the wrong one.
+        """
+        usual, kinds = self.alignment.b_of.get(made_a), self.alignment.kinds
+        if usual == made_b or {kinds.get(made_a), kinds.get(self.alignment.a_of.get(made_b, -1))} != {"name"}:
+            return False
+        assert usual is not None, "it has a counterpart"
+        return made_a in self._constants and len(self.b.readers(usual)) < len(self.a.readers(made_a))
 
     def _is_another_tensor(self, record: TensorRecord, after: TensorRecord) -> bool:
         """Whether two inputs that no operator made are different tensors: in other storages, or else parameters of A with different names."""
@@ -485,7 +518,7 @@ class ReferenceReplay:
         if record is None or record.memory is not None or name == leaf_name(record):
             return False
         # The names of constants are numbers, which mean nothing in another program.
-        return name.startswith(PARAMETER_PREFIX) and name in self.reference.leaves
+        return name.startswith(PARAMETER_PREFIX) and self._name_in_a(name) not in ("", leaf_name(record))
 
     def _argument(
         self,
@@ -528,6 +561,14 @@ class ReferenceReplay:
             before, record = left.records
             if self._counts(left.difference, record, before) and left.outlives(*self._outliving):
                 self.found.add(self.causes.of_final(left.a, left.b, left.writers_a, left.writers_b, left.difference))
+
+
+def _is_of_one_path(one: str, other: str) -> bool:
+    """Whether the parts of a parameter's name, of which there are several, end those of another."""
+    long, short = sorted(
+        (one.removeprefix(PARAMETER_PREFIX), other.removeprefix(PARAMETER_PREFIX)), key=len, reverse=True
+    )
+    return "." in short and long.endswith(f".{short}")
 
 
 def _on_inputs_of_a(other: Node, given: _Given) -> Replayed | None:

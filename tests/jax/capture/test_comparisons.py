@@ -96,23 +96,54 @@ def test_a_missing_division_before_a_mask_is_named_before_its_gradient_and_the_r
     assert not {side.kernel for side in accused} & {"jax::jit", "Parameter"}
 
 
+def with_unused_parameter(mode: str, *, second: str, sizes: Sequence[float] = (1.0, 1.0)) -> Any:
+    """A step of training. If `second` is not "second", that parameter is not used, and its gradient is zeros."""
+
+    def loss(parameters: Any) -> Any:
+        hidden = jnp.asarray(X) * parameters["first"]
+        for _ in range(4):
+            hidden = jnp.tanh(hidden @ jnp.asarray(W)) + hidden
+        return (hidden * parameters[second]).sum() ** 2
+
+    gradient_of = jax.jit(jax.grad(loss)) if mode == "gradient compiled" else jax.grad(loss)
+
+    def step(state: Any) -> Any:
+        gradients = gradient_of(state["parameters"])
+        return jax.tree.map(lambda old, gradient: old - 0.1 * gradient, state["parameters"], gradients)
+
+    state = {"parameters": {"first": jnp.full(4, sizes[0]), "second": jnp.full(4, sizes[1])}}
+    return (jax.jit(step) if mode == "compiled" else step)(state)
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [("compiled", "compiled"), ("compiled", "gradient compiled"), ("not compiled", "not compiled")],
+    ids=" and ".join,
+)
 def test_a_parameter_in_place_of_another_with_the_same_values_is_named_before_the_gradients_that_differ(
-    tmp_path: Path,
+    modes: tuple[str, str], tmp_path: Path
 ) -> None:
-    def step(parameters: Any, *, second: str) -> Any:
-        def loss(given: Any) -> Any:
-            hidden = jnp.tanh(jnp.asarray(X) * given["first"])
-            return (hidden @ jnp.asarray(W) * given[second]).sum() ** 2
-
-        return jax.tree.map(lambda old, gradient: old - 0.1 * gradient, parameters, jax.grad(loss)(parameters))
-
-    def run(second: str) -> Any:
-        return jax.jit(partial(step, second=second))({"first": jnp.ones(4), "second": jnp.ones(4)})
-
-    result = compared(tmp_path, lambda: run("second"), lambda: run("first"))
+    result = compared(
+        tmp_path,
+        lambda: with_unused_parameter(modes[0], second="second"),
+        lambda: with_unused_parameter(modes[1], second="first"),
+    )
     first = result.introduced[0]
     assert first.kind == "input"
-    assert "reads Parameter.parameters.first; in A it reads Parameter.parameters.second" in first.evidence
+    assert "with the same values" in first.evidence
+    assert first.b is not None
+    assert first.b.phase == "forward"
+    assert "parameters[second]" in first.b.stack[0].code
+
+
+@pytest.mark.parametrize("mode", ["compiled", "gradient compiled", "not compiled"])
+def test_a_parameter_in_place_of_another_is_named_before_the_state_that_stays(mode: str, tmp_path: Path) -> None:
+    program = partial(with_unused_parameter, mode, sizes=(1.0, 0.7))
+    result = compared(tmp_path, partial(program, second="second"), partial(program, second="first"))
+    first = result.introduced[0]
+    assert first.b is not None
+    assert first.b.phase == "forward"
+    assert "parameters[second]" in first.b.stack[0].code
 
 
 def recurrent(*, compiled: bool = True, root: float = 2.0, written_out: bool = False, rate: float = 0.1) -> Any:

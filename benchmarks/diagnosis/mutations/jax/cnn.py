@@ -7,9 +7,18 @@ MODES = ("jit", "grad", "plain")
 
 FAULTS = (
     Fault("argument", "epsilon of the batch norms", "normalise", "1e-5", "1e-2", "normalise: add"),
-    Fault("formula", "a sum instead of a mean", "mean", "jnp.mean", "jnp.sum", "mean: *; a mean: *; normalise: sub"),
+    Fault(
+        "formula",
+        "a sum instead of a mean",
+        "mean",
+        "jnp.mean",
+        "jnp.sum",
+        "mean: *; a mean: *; normalise: sub|subtract",
+    ),
     Fault("slice", "statistics of each image row", "variance", "(0, 1, 2)", "(0, 1)", "variance: *; normalise: *"),
-    Fault("in-place", "running mean ten times as fast", "running-mean", "0.1 *", "0.2 *", "running-mean: mul @*"),
+    Fault(
+        "in-place", "running mean ten times as fast", "running-mean", "0.1 *", "0.2 *", "running-mean: mul|multiply @*"
+    ),
     Fault(
         "parameter", "the scale of the other norm", "norm2", 'parameters["norm2"]', 'parameters["norm1"]', "affine: *"
     ),
@@ -47,8 +56,8 @@ FAULTS = (
         '(pooled @ parameters["head"]).astype(jnp.bfloat16).astype(jnp.float32)',
         "head: convert_element_type",
     ),
-    Fault("optimizer", "momentum", "momentum", "0.9 * m", "0.8 * m", "momentum: mul @*"),
-    Fault("optimizer", "learning rate", "update", "0.05", "0.06", "update: mul @*"),
+    Fault("optimizer", "momentum", "momentum", "0.9 * m", "0.8 * m", "momentum: mul|multiply @*"),
+    Fault("optimizer", "learning rate", "update", "0.05", "0.06", "update: mul|multiply @*"),
     Fault(
         "data",
         "one pixel",

@@ -42,7 +42,7 @@ FAULTS = (
     Fault(
         "parameter", "weights of the classes", "logits", 'parameters["class"]', 'parameters["box"][:, :3]', "logits: *"
     ),
-    Fault("optimizer", "learning rate", "update", "0.2", "0.1", "update: mul @*"),
+    Fault("optimizer", "learning rate", "update", "0.2", "0.1", "update: mul|multiply @*"),
 )
 
 CLEAN = (

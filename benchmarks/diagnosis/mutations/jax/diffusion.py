@@ -39,10 +39,10 @@ FAULTS = (
         "key",
         "(jax.random.key(7), step)",
         "(jax.random.key(7), 0)",
-        "key: *; noise: *; noisy: mul; error: sub",
+        "key: *; noise: *; noisy: mul|multiply; error: sub|subtract",
     ),
-    Fault("optimizer", "decay of the average", "average", "0.95", "0.9", "average: mul @*"),
-    Fault("optimizer", "learning rate", "update", "0.1", "0.2", "update: mul @*"),
+    Fault("optimizer", "decay of the average", "average", "0.95", "0.9", "average: mul|multiply @*"),
+    Fault("optimizer", "learning rate", "update", "0.1", "0.2", "update: mul|multiply @*"),
     Fault("data", "a time", "times", "3 + step", "4 + step", "times: *; angles: *; kept: *"),
 )
 

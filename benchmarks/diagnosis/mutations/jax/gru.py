@@ -21,8 +21,8 @@ FAULTS = (
         "candidate",
         "(reset * hidden)",
         "hidden",
-        "a candidate: mul; candidate: dot_general",
-        twin=Twin("(reset * state)", "state", "a candidate: mul; candidate: *"),
+        "a candidate: mul|multiply; candidate: dot_general",
+        twin=Twin("(reset * state)", "state", "a candidate: mul|multiply; candidate: *"),
     ),
     Fault(
         "parameter",
@@ -94,7 +94,7 @@ FAULTS = (
         "second",
         "0.99 * v",
         "0.9 * v",
-        "second: mul @*",
+        "second: mul|multiply @*",
         twin=Twin("0.99 * moments", "0.9 * moments", "second: * @*; a second: * @*"),
     ),
     Fault(

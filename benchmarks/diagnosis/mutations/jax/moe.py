@@ -38,7 +38,7 @@ FAULTS = (
     Fault("formula", "error cubed", "loss", "error**2", "error**3", "loss: *"),
     Fault("argument", "epsilon of the norm", "norm", "1e-6", "1e-2", "norm: add"),
     Fault("optimizer", "gradients bounded at a half", "bound", "-0.2, 0.2", "-0.2, 0.1", "bound: * @*"),
-    Fault("optimizer", "learning rate", "update", "0.3", "0.03", "update: mul @*"),
+    Fault("optimizer", "learning rate", "update", "0.3", "0.03", "update: mul|multiply @*"),
     Fault(
         "cast",
         "scores in bfloat16",

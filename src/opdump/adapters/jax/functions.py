@@ -176,10 +176,10 @@ def _updates(closed: Any, arguments: Sequence[str], results: Sequence[str], *, h
 
 def _without_gradients(jaxpr: Any, updates: Mapping[int, int]) -> dict[int, int]:
     """The updates without gradients, which have the types and paths of parameters, too: the backward pass leads to a gradient, and the
-    parameter does so only through the backward pass.
+    parameter does so only through the backward pass. The gradient of an unused parameter is zeros, to which nothing leads.
     """
-    arguments = {variable: 1 << place for place, variable in enumerate(jaxpr.invars)}
-    """The arguments that lead to each variable without a backward pass, as bits."""
+    arguments = {variable: 1 << place for place, variable in enumerate((*jaxpr.invars, *jaxpr.constvars))}
+    """The arguments and constants that lead to each variable without a backward pass, as bits."""
     after_backward: set[Any] = set()
     for equation in jaxpr.eqns:
         read = [each for each in equation.invars if not isinstance(each, Literal)]
@@ -191,9 +191,9 @@ def _without_gradients(jaxpr: Any, updates: Mapping[int, int]) -> dict[int, int]
     return {
         result: argument
         for result, argument in updates.items()
-        if isinstance(given := jaxpr.outvars[result], Literal)
-        or given not in after_backward
-        or arguments.get(given, 0) >> argument & 1
+        if not isinstance(given := jaxpr.outvars[result], Literal)
+        and (reached := arguments.get(given, 0))
+        and (given not in after_backward or reached >> argument & 1)
     }
 
 
