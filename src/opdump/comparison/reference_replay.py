@@ -7,6 +7,7 @@ difference is reported twice and later operators are judged independently.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -143,6 +144,7 @@ class ReferenceReplay:
                 self.found.add(suspect)
         for suspect in narrowed_results(self.a, self.b, self.alignment):
             self.found.add(suspect)
+        self.found.latent += self._unread_parameters()
         self._confirm()
         kernel = erring_kernel(self.a, self.b, self.alignment, self._alike, self.found.suspects)
         if kernel is not None:
@@ -506,6 +508,19 @@ class ReferenceReplay:
         assert usual is not None, "it has a counterpart"
         return made_a in self._constants and len(self.b.readers(usual)) < len(self.a.readers(made_a))
 
+    def _unread_parameters(self) -> Iterator[Suspect]:
+        """Operators of A without a counterpart that read a parameter, if the forward pass of B reads all other parameters of A, and no others: if the
+        parameter is zero, only its gradient shows that the operator is missing.
+        """
+        in_b = {self._name_in_a(name) for _, _, name in _parameters_read(self.b)}
+        in_a = list(_parameters_read(self.a))
+        if "" in in_b or any(name not in in_b for node, _, name in in_a if node.index in self.alignment.b_of):
+            return
+        for node, slot, name in in_a:
+            if name not in in_b:
+                what = f"{node.op.op_name} of A has no counterpart in B, whose forward pass does not read {name}"
+                yield Suspect("missing", node, None, "input", slot, math.inf, what)
+
     def _is_another_tensor(self, record: TensorRecord, after: TensorRecord) -> bool:
         """Whether two inputs that no operator made are different tensors: in other storages, or else parameters of A with different names."""
         if record.memory is not None and after.memory is not None:
@@ -561,6 +576,14 @@ class ReferenceReplay:
             before, record = left.records
             if self._counts(left.difference, record, before) and left.outlives(*self._outliving):
                 self.found.add(self.causes.of_final(left.a, left.b, left.writers_a, left.writers_b, left.difference))
+
+
+def _parameters_read(trace: Trace) -> Iterator[tuple[Node, int, str]]:
+    """The operators before the backward pass that read parameters by their names, the slots and the names."""
+    for node in itertools.takewhile(lambda node: node.op.phase != "backward", trace.nodes):
+        for slot, record in node.inputs.items():
+            if leaf_name(record).startswith(PARAMETER_PREFIX):
+                yield node, slot, leaf_name(record)
 
 
 def _is_of_one_path(one: str, other: str) -> bool:

@@ -146,6 +146,27 @@ def test_a_parameter_in_place_of_another_is_named_before_the_state_that_stays(mo
     assert "parameters[second]" in first.b.stack[0].code
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["gradient compiled", "compiled"])
+def test_a_missing_bias_of_zeros_is_named_before_its_gradient(compiled: bool, tmp_path: Path) -> None:
+    def loss(parameters: Any, *, has_bias: bool) -> Any:
+        sums = jnp.asarray(X) @ parameters["weight"]
+        return jnp.tanh(sums + parameters["bias"] if has_bias else sums).sum() ** 2
+
+    def run(*, has_bias: bool) -> Any:
+        gradient_of = jax.jit(jax.grad(partial(loss, has_bias=has_bias)))
+
+        def step(parameters: Any) -> Any:
+            return jax.tree.map(lambda old, gradient: old - 0.1 * gradient, parameters, gradient_of(parameters))
+
+        return (jax.jit(step) if compiled else step)({"weight": jnp.asarray(W), "bias": jnp.zeros(4)})
+
+    result = compared(tmp_path, partial(run, has_bias=True), partial(run, has_bias=False))
+    first = result.introduced[0]
+    assert first.a is not None
+    assert first.a.phase == "forward"
+    assert 'parameters["bias"]' in first.a.stack[0].code
+
+
 def recurrent(*, compiled: bool = True, root: float = 2.0, written_out: bool = False, rate: float = 0.1) -> Any:
     """Two steps of training with a loop, its stacked states, and a gradient that runs backwards through it.
 
