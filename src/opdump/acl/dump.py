@@ -21,7 +21,6 @@ from opdump.acl.process import DumpChunk as DumpChunk  # noqa: PLC0414  a public
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, data_type_number
 from opdump.dump_file.dump_file import FORMAT_NUMBERS, encode_dump_file
 from opdump.errors import DumpPathError
-from opdump.onnx.recording import ModelRecording
 from opdump.plan import DATA, OVERFLOW, WATCH
 from opdump.sink import make_directory
 
@@ -59,7 +58,7 @@ def get_path(dump_type: int) -> str | None:
         make_directory(path)
         return f"{path}/"
     if plan.mode in _MODES.get(dump_type, ()) and not plan.enables_nothing:
-        return f"{plan.path}/{_time(recording)}"
+        return f"{plan.path}/{getattr(recording.writer, 'time', '')}"
     return None
 
 
@@ -105,10 +104,6 @@ def save_exception_info(file: str | None, tag: str, tensors: Sequence[tuple[int,
             stream.writelines(encode_dump_file(dump))
     except OSError as error:
         raise DumpPathError(f"{path}: cannot be written ({error.strerror})") from error
-
-
-def _time(recording: ModelRecording) -> str:
-    return str(getattr(recording.writer, "time", ""))
 
 
 def _exception_root() -> Path:

@@ -203,7 +203,7 @@ class _RankCompletion:
                     op = record.op
                     table = tables[file.rpartition("/")[0] if file else directories[op.net_name, op.graph_id]]
                     self._ends[number] = max(self._ends[number], table.add(completed, file, self._encoder))
-                    table.is_complete &= self._is_in_table(record)
+                    table.is_complete &= all(name in record.statistics for name in self._encoder.categories)
             self._count(content.ops, tensors, self._counts[number])
             writer.write_batch(step, writer.batch_of(content.ops, tensors), files)
         for directory, table in tables.items():
@@ -212,10 +212,6 @@ class _RankCompletion:
                 text = header + self._encoder.text(table.starts, table.rows)
                 sink.write_bytes(f"{directory}/{STATISTIC_NAME}", text)
                 self._rank.statistics += 1
-
-    def _is_in_table(self, record: TensorRecord) -> bool:
-        """Whether the existing table has the requested statistics of a tensor."""
-        return all(name in record.statistics for name in self._encoder.categories)
 
     def _count(self, ops: Iterable[OpRecord], tensors: Sequence[TensorRecord], totals: dict[str, int]) -> None:
         # Values without an operator (parameters) are not counted as operators.

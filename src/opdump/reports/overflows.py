@@ -9,7 +9,6 @@ from typing import Any
 
 from opdump import amounts
 from opdump.conversion.overflow import Overflow, OverflowSearch, TensorValues
-from opdump.dump_file.opdebug import AcceleratorReport
 from opdump.reports.table import Column, Printer, printable
 
 
@@ -44,7 +43,7 @@ def print_overflows(search: OverflowSearch, *, wide: bool) -> None:
                 str(each.report.stream_id),
                 _number(each.report.context_id),
                 _number(each.report.thread_id),
-                _status(each.report),
+                " ".join(f"0x{word:x}" for word in each.report.statuses),
                 "; ".join(each.report.words),
             )
             for number, each in enumerate(search.overflows, 1)
@@ -79,10 +78,6 @@ def _tensor_cells(tensor: TensorValues) -> tuple[str, ...]:
         return tensor.name, tensor.dtype, shape, "", "", "", "", printable(tensor.problem)
     numbers = (f"{tensor.min:.6g}", f"{tensor.max:.6g}", str(tensor.nan), str(tensor.inf))
     return tensor.name, tensor.dtype, shape, *numbers, ""
-
-
-def _status(report: AcceleratorReport) -> str:
-    return " ".join(f"0x{word:x}" for word in report.statuses)
 
 
 def _number(number: int | None) -> str:

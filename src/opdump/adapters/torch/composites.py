@@ -391,7 +391,7 @@ class ExactOperators:
         return kernel
 
     def _exact_gradient(self, operator: Operator) -> Callable[..., Any]:
-        run = self._exact_tangent(operator) if _is_among(operator, TANGENTS) else None
+        run = self._exact_tangent(operator) if operator.name().removeprefix("aten::") in TANGENTS else None
 
         def kernel(keyset: _KeySet, *args: Any, **kwargs: Any) -> Any:
             if run is None:
@@ -443,10 +443,6 @@ class ExactOperators:
 
         node.register_prehook(before)
         node.register_hook(after)
-
-
-def _is_among(operator: Operator, names: Iterable[str]) -> bool:
-    return operator.name().removeprefix("aten::") in names
 
 
 def _gradient_name(node: torch.autograd.graph.Node) -> str:

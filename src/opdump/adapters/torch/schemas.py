@@ -126,7 +126,7 @@ def kind_of(op: Any) -> SkipReason:
     if schema is None:
         return ""  # a higher-order operator: it runs functions
     namespace, _, name = schema.name.partition("::")
-    if not _names_a_tensor(schema):
+    if not any("Tensor" in str(value.type) for value in (*schema.arguments, *schema.returns)):
         return "metadata"
     if name == "_wrap_tensor_autograd" and namespace == "_c10d_functional":
         return "view"  # of a result that is awaited when it is used
@@ -214,10 +214,6 @@ def is_asynchronous(op: Any) -> bool:
         return False
     namespace, _, name = schema.name.partition("::")
     return namespace in _COLLECTIVES and name not in _AFTER_THE_WAIT
-
-
-def _names_a_tensor(schema: Any) -> bool:
-    return any("Tensor" in str(value.type) for value in (*schema.arguments, *schema.returns))
 
 
 def _returns_aliases_alone(schema: Any) -> bool:
