@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump import kernels
-from opdump.kernels import batch_summarizer
+from opdump.kernels import digests as twin
 
 TENSORS = {
     "4096 of 1 KB": (1 << 10, 4096),
@@ -34,21 +34,21 @@ def main() -> None:
             kernels.use_instruction_set(name)
             batches = [*(kernels.DigestBatch([each]) for each in NAMES), kernels.DigestBatch(["hash"], 1 << 28, False)]
             print_row(title, name, batches, tensors, ROUNDS)
-        print_row(title, "twin", [batch_summarizer.DigestBatch([each]) for each in NAMES], tensors, 1)
+        print_row(title, "twin", [twin.DigestBatch([each]) for each in NAMES], tensors, 1)
     kernels.use_instruction_set(widest)
 
 
 def print_row(
     title: str,
     name: str,
-    batches: list[kernels.DigestBatch] | list[batch_summarizer.DigestBatch],
+    batches: list[kernels.DigestBatch] | list[twin.DigestBatch],
     tensors: list[NDArray[np.uint32]],
     rounds: int,
 ) -> None:
     print(f"{title:16}{name:10}" + "".join(f"{speed(batch, tensors, rounds):14.2f}" for batch in batches))
 
 
-def speed(batch: batch_summarizer.DigestBatch, tensors: list[NDArray[np.uint32]], rounds: int) -> float:
+def speed(batch: twin.DigestBatch, tensors: list[NDArray[np.uint32]], rounds: int) -> float:
     """The GB/s that a quarter of the rounds reached."""
     found = []
     for _ in range(rounds):

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdump import kernels
-from opdump.kernels import batch_summarizer
+from opdump.kernels import digests as twin
 from opdump.kernels.append_file import xxh3_128
 
 ALL = ("md5", "hash", "xxh3")
 LENGTHS = [*range(300), 1023, 1024, 1025, 4095, 4096, 65_527, 65_528, 65_536, 1_000_003]
-SLICE = batch_summarizer.SHA1_SLICE
+SLICE = twin.SHA1_SLICE
 OF_XXHASH = json.loads((Path(__file__).parents[1] / "data" / "xxh3.json").read_text())["digests"]
 PUBLISHED = {
     b"abc": "06b05ab6733a618578af5f94892f3950",
@@ -134,7 +134,7 @@ def test_the_compiled_batch_and_its_twin_are_one(
         found = digests(kernels.DigestBatch(ALL, capacity, with_instructions), given)
     finally:
         kernels.use_instruction_set(widest)
-    assert found == digests(batch_summarizer.DigestBatch(ALL), given)
+    assert found == digests(twin.DigestBatch(ALL), given)
 
 
 def test_a_batch_gives_the_digests_that_it_was_asked_for() -> None:
@@ -154,7 +154,7 @@ def test_a_digest_may_be_asked_for_before_more_is_added() -> None:
 
 def test_the_bytes_are_those_of_the_moment() -> None:
     batch, (each,) = kernels.DigestBatch(ALL), messages([400_000])
-    before = digests(batch_summarizer.DigestBatch(ALL), [each])
+    before = digests(twin.DigestBatch(ALL), [each])
     number = batch.add(each.ctypes.data, each.size)
     each[:] = 0
     assert [batch.digests(number)] == before
@@ -167,7 +167,7 @@ def test_numbers_begin_anew_after_clear() -> None:
     batch.clear()
     assert len(batch) == 0
     assert batch.add(given[1].ctypes.data, given[1].size) == 0
-    assert batch.digests(0) == digests(batch_summarizer.DigestBatch(ALL), given)[1]
+    assert batch.digests(0) == digests(twin.DigestBatch(ALL), given)[1]
 
 
 def test_threads_may_share_a_batch() -> None:
@@ -184,13 +184,10 @@ def test_threads_may_share_a_batch() -> None:
     for thread in working:
         thread.join()
     assert len({number for number, _ in found.values()}) == len(batch) == 240
-    assert all(
-        batch.digests(number) == digests(batch_summarizer.DigestBatch(ALL), [each])[0]
-        for number, each in found.values()
-    )
+    assert all(batch.digests(number) == digests(twin.DigestBatch(ALL), [each])[0] for number, each in found.values())
 
 
-@pytest.mark.parametrize("kind", [kernels.DigestBatch, batch_summarizer.DigestBatch])
+@pytest.mark.parametrize("kind", [kernels.DigestBatch, twin.DigestBatch])
 def test_what_cannot_be_read_is_an_error(kind: type[kernels.DigestBatch]) -> None:
     batch = kind(ALL)
     of_nothing = {
@@ -215,5 +212,5 @@ def test_what_cannot_be_read_is_an_error(kind: type[kernels.DigestBatch]) -> Non
 
 def test_the_twin_gives_the_same() -> None:
     given = messages(LENGTHS)
-    assert digests(batch_summarizer.DigestBatch(["md5"]), given) == wanted_md5(given)
-    assert digests(batch_summarizer.DigestBatch(["hash"]), given) == wanted_sha1(given)
+    assert digests(twin.DigestBatch(["md5"]), given) == wanted_md5(given)
+    assert digests(twin.DigestBatch(["hash"]), given) == wanted_sha1(given)

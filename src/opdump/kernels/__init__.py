@@ -103,7 +103,7 @@ _kernels, _REASON = _choose(os.environ)
 # have the types of their twins, which are imported only if they are used.
 if TYPE_CHECKING or _REASON:
     from opdump.kernels.append_file import AppendFile, TableText, xxh3_low_pointer
-    from opdump.kernels.batch_summarizer import BatchSummarizer, DigestBatch, SeenTensors
+    from opdump.kernels.digests import DigestBatch
     from opdump.kernels.pair_reference import pair_totals
     from opdump.kernels.reference import (
         SummaryTable,
@@ -115,6 +115,9 @@ if TYPE_CHECKING or _REASON:
         widen_codes,
     )
 
+    # Only speed: without them, tensors are read one by one, and each time.
+    BatchSummarizer: Any = None
+    SeenTensors: Any = None
     NATIVE_FOLLOWER: Any = None
 else:
     from opdump.kernels import _native

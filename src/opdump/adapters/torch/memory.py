@@ -26,7 +26,7 @@ from opdump.adapters.torch.private_names import (
 )
 from opdump.adapters.torch.schemas import Found
 from opdump.graph import CONSTANT_PREFIX, EARLIER_PREFIX, PARAMETER_PREFIX
-from opdump.kernels import DTYPE_CODES, SeenTensors
+from opdump.kernels import DTYPE_CODES
 from opdump.recorder import LiveTensor
 from opdump.records import Memory, SkipReason
 
@@ -113,8 +113,8 @@ class Storages:
         """One object per location, because comparisons of repeated steps compare identities first."""
         self._soon: set[int] = set()
         """Identities of the tensors whose write counter is about to increase."""
-        self.seen = SeenTensors(0)
-        """Tensors that were read in this step and not written since; a reader replaces it, with its minimum size."""
+        self.seen: Any = {}
+        """Tensors that were read in this step and not written since: the `SeenTensors` of a reader that reads each once, or empty."""
         self._is_written_unseen = False
 
     def hold(self, key: int, storage: torch.UntypedStorage) -> None:

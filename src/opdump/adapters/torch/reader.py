@@ -7,7 +7,8 @@ are made dense first, below autograd and outside the capture mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,7 @@ WORTH_KNOWING = 128 * 1024
 """Below this many bytes, reading a tensor again is cheaper than checking whether it was read before."""
 WORTH_KNOWING_DIGEST = 16 * 1024
 """The same limit if tensors are also hashed."""
-_DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+_DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__") and BatchSummarizer is not None
 """Whether native code can read the properties of a tensor. In older releases Python reads them, which takes longer."""
 
 
@@ -85,11 +86,9 @@ class TensorReader:
         self._accelerators = self._device.accelerators
         self.storages = Storages() if storages is None else storages
         """The memory locations of the tensors of the running step."""
-        self._seen_and_place: tuple[SeenTensors | None, Callable[[torch.Tensor], tuple[int, int] | None] | None] = (
-            None,
-            None,
-        )
-        self._taker: BatchSummarizer | None = None
+        self.seen_and_place: tuple[Any, Any] = (None, None)
+        """What is known about tensors that were read before: the last two arguments of a `BatchSummarizer`."""
+        self._taker: Any = None
         """Set if only summaries and digests are requested."""
         alone = self._element_statistics.digests_alone
         self.digests = DigestBatch(alone) if alone and statistics else None
@@ -104,8 +103,8 @@ class TensorReader:
             if not rereads:
                 least = WORTH_KNOWING if self.digests is None else WORTH_KNOWING_DIGEST
                 self.storages.seen = SeenTensors(least)
-                self._seen_and_place = self.storages.seen, self.storages.read_once
-            self._taker = BatchSummarizer(self._table, prototype, PLAIN_CLASSES, self.digests, *self._seen_and_place)
+                self.seen_and_place = self.storages.seen, self.storages.read_once
+            self._taker = BatchSummarizer(self._table, prototype, PLAIN_CLASSES, self.digests, *self.seen_and_place)
 
     @property
     def takes_summaries_alone(self) -> bool:
@@ -122,11 +121,6 @@ class TensorReader:
     def table(self) -> SummaryTable:
         """The summaries of the step, one per row."""
         return self._table
-
-    @property
-    def seen_and_place(self) -> tuple[SeenTensors | None, Callable[[torch.Tensor], tuple[int, int] | None] | None]:
-        """What is known about tensors that were read before: the last two arguments of a `BatchSummarizer`."""
-        return self._seen_and_place
 
     def block_summaries(self) -> npt.NDArray[np.float64]:
         rows = self._table.rows()
