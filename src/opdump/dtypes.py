@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from opdump.errors import UndecodableTensorError
@@ -79,10 +78,10 @@ _TABLE: Final = (
     (41, "HIFLOAT4", "hifloat4", 0),
     (42, "HIFLOAT4_SCALE", "hifloat4_scale", 0),
 )
-DATA_TYPES: Final[Mapping[int, DataType]] = MappingProxyType({row[0]: DataType(*row) for row in _TABLE})
-BY_NAME: Final[Mapping[str, DataType]] = MappingProxyType(
-    {name: kind for kind in DATA_TYPES.values() for name in (kind.name, kind.dtype)}
-)
+DATA_TYPES: Final[Mapping[int, DataType]] = {row[0]: DataType(*row) for row in _TABLE}
+BY_NAME: Final[Mapping[str, DataType]] = {
+    name: kind for kind in DATA_TYPES.values() for name in (kind.name, kind.dtype)
+}
 
 
 def data_type(number: int) -> DataType:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from opdump.records import Frame, Phase
@@ -25,7 +24,7 @@ PYNATIVE: Final = -1
 """The `graph_id` of operators that MindSpore ran one by one, outside of any graph. They have a directory of their own."""
 _PYNATIVE_WORD: Final = "pynative"
 _MOST_DIGITS: Final = 18
-_NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
+_NO_ATTRIBUTES: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -31,24 +30,22 @@ def _of_pair(name: str, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
     return float("nan") if found is None else float(found)
 
 
-OWN: Final[Mapping[str, Metric]] = MappingProxyType(
-    {
-        name: partial(_of_pair, name)
-        for name in (
-            "cosine",
-            "max_absolute",
-            "mean_absolute",
-            "max_relative",
-            "mean_relative",
-            "relative_l2",
-            "rmse",
-            "snr_db",
-            "different",
-            "sign_flips",
-            "argmax_flips",
-        )
-    }
-)
+OWN: Final[Mapping[str, Metric]] = {
+    name: partial(_of_pair, name)
+    for name in (
+        "cosine",
+        "max_absolute",
+        "mean_absolute",
+        "max_relative",
+        "mean_relative",
+        "relative_l2",
+        "rmse",
+        "snr_db",
+        "different",
+        "sign_flips",
+        "argmax_flips",
+    )
+}
 """The value of `PairMetrics` with the same name; NaN if it is None."""
 
 METRICS: Final[Registry[Metric]] = Registry("opdump.metrics", dict.fromkeys(OWN, "opdump.metrics:OWN"), loaded=OWN)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -102,45 +101,43 @@ def _norms(columns: Summary) -> npt.NDArray[Any]:
 
 # Two of the names are misleading: "negative zero count" counts the elements below zero and "positive zero count" those
 # above; zeros of either sign are in "zero count".
-OWN: Final[Mapping[str, Statistic]] = MappingProxyType(
-    {
-        "max": Statistic(heading="Max Value", of_summary=lambda s: s.max, on_device=True, dump_stats="Max"),
-        "min": Statistic(heading="Min Value", of_summary=lambda s: s.min, on_device=True, dump_stats="Min"),
-        "avg": Statistic(
-            heading="Avg Value",
-            of_summary=lambda s: s.sum / s.count if s.count else math.nan,
-            of_summaries=_averages,
-            on_device=True,
-            dump_stats="Avg",
-        ),
-        "count": Statistic(heading="Count", kind=int, of_summary=lambda s: s.count),
-        "negative zero count": Statistic(heading="Negative Zero Count", kind=int, of_summary=lambda s: s.negative),
-        "positive zero count": Statistic(heading="Positive Zero Count", kind=int, of_summary=lambda s: s.positive),
-        "nan count": Statistic(
-            heading="NaN Count", kind=int, of_summary=lambda s: s.nan, device_heading="Nan Count", dump_stats="Nan"
-        ),
-        "negative inf count": Statistic(
-            heading="Negative Inf Count", kind=int, of_summary=lambda s: s.negative_inf, dump_stats="Negative Inf"
-        ),
-        "positive inf count": Statistic(
-            heading="Positive Inf Count", kind=int, of_summary=lambda s: s.positive_inf, dump_stats="Positive Inf"
-        ),
-        "zero count": Statistic(heading="Zero Count", kind=int, of_summary=lambda s: s.zero),
-        "md5": Statistic(heading="MD5", kind=str, of_bytes=md5),
-        "l2norm": Statistic(
-            heading="L2Norm Value",
-            of_summary=lambda s: math.sqrt(s.sum_squares),
-            of_summaries=_norms,
-            on_device=True,
-            device_heading="l2norm",
-            dump_stats="L2norm",
-        ),
-        "hash": Statistic(heading="SHA1", kind=str, of_bytes=sha1),
-        "hash:sha1": Statistic(heading="SHA1", kind=str, same_as="hash"),
-        "hash:md5": Statistic(heading="MD5", kind=str, same_as="md5"),
-        "xxh3": Statistic(heading="XXH3", kind=str, of_bytes=xxh3),
-    }
-)
+OWN: Final[Mapping[str, Statistic]] = {
+    "max": Statistic(heading="Max Value", of_summary=lambda s: s.max, on_device=True, dump_stats="Max"),
+    "min": Statistic(heading="Min Value", of_summary=lambda s: s.min, on_device=True, dump_stats="Min"),
+    "avg": Statistic(
+        heading="Avg Value",
+        of_summary=lambda s: s.sum / s.count if s.count else math.nan,
+        of_summaries=_averages,
+        on_device=True,
+        dump_stats="Avg",
+    ),
+    "count": Statistic(heading="Count", kind=int, of_summary=lambda s: s.count),
+    "negative zero count": Statistic(heading="Negative Zero Count", kind=int, of_summary=lambda s: s.negative),
+    "positive zero count": Statistic(heading="Positive Zero Count", kind=int, of_summary=lambda s: s.positive),
+    "nan count": Statistic(
+        heading="NaN Count", kind=int, of_summary=lambda s: s.nan, device_heading="Nan Count", dump_stats="Nan"
+    ),
+    "negative inf count": Statistic(
+        heading="Negative Inf Count", kind=int, of_summary=lambda s: s.negative_inf, dump_stats="Negative Inf"
+    ),
+    "positive inf count": Statistic(
+        heading="Positive Inf Count", kind=int, of_summary=lambda s: s.positive_inf, dump_stats="Positive Inf"
+    ),
+    "zero count": Statistic(heading="Zero Count", kind=int, of_summary=lambda s: s.zero),
+    "md5": Statistic(heading="MD5", kind=str, of_bytes=md5),
+    "l2norm": Statistic(
+        heading="L2Norm Value",
+        of_summary=lambda s: math.sqrt(s.sum_squares),
+        of_summaries=_norms,
+        on_device=True,
+        device_heading="l2norm",
+        dump_stats="L2norm",
+    ),
+    "hash": Statistic(heading="SHA1", kind=str, of_bytes=sha1),
+    "hash:sha1": Statistic(heading="SHA1", kind=str, same_as="hash"),
+    "hash:md5": Statistic(heading="MD5", kind=str, same_as="md5"),
+    "xxh3": Statistic(heading="XXH3", kind=str, of_bytes=xxh3),
+}
 """In the order of the columns of a device."""
 
 STATISTICS: Final[Registry[Statistic]] = Registry(
@@ -152,17 +149,13 @@ DEFAULT: Final = ("max", "min", "l2norm")
 DEVICE_DEFAULT: Final = ("max", "min", "avg", "nan count", "negative inf count", "positive inf count")
 """The default of `dump_stats`."""
 
-_OWN_HEADINGS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        heading.lower(): name
-        for name, each in OWN.items()
-        for heading in (each.heading, each.device_heading)
-        if heading and not each.same_as
-    }
-)
-_OWN_DUMP_STATS: Final[Mapping[str, str]] = MappingProxyType(
-    {each.dump_stats: name for name, each in OWN.items() if each.dump_stats}
-)
+_OWN_HEADINGS: Final[Mapping[str, str]] = {
+    heading.lower(): name
+    for name, each in OWN.items()
+    for heading in (each.heading, each.device_heading)
+    if heading and not each.same_as
+}
+_OWN_DUMP_STATS: Final[Mapping[str, str]] = {each.dump_stats: name for name, each in OWN.items() if each.dump_stats}
 
 
 def statistic(name: str) -> Statistic:
@@ -274,7 +267,7 @@ def _first_zero(flat: npt.NDArray[Any]) -> float:
 _FROM_SUMMARY: Final = tuple(name for name, each in OWN.items() if each.of_summary is not None)
 _SHOWN: Final = ("max", "min", "avg", "l2norm", "count")
 _SHOWN_IF_ANY: Final = ("nan count", "negative inf count", "positive inf count")
-_NO_OTHERS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
+_NO_OTHERS: Final[Mapping[str, StatisticValue]] = {}
 
 
 class SummaryStatistics(Statistics):

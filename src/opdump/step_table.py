@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain, count, repeat
-from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
@@ -33,10 +32,10 @@ NO_SUMMARY: Final = (math.nan,) + (0.0,) * 10
 
 VALUE: Final = "Parameter"
 """op_type of a value that no operator produced: it is written, but does not count as executed."""
-_NO_EXTREMES: Final[Mapping[int, Extremes]] = MappingProxyType({})
+_NO_EXTREMES: Final[Mapping[int, Extremes]] = {}
 OtherArguments: TypeAlias = Mapping[int, Mapping[str, Any]]
 """By the index of an operator, arguments that differ from those in the template, such as a learning rate that changes with each step."""
-_NO_OTHERS: Final[Mapping[int, Mapping[str, StatisticValue]]] = MappingProxyType({})
+_NO_OTHERS: Final[Mapping[int, Mapping[str, StatisticValue]]] = {}
 _NO_FILES: Final[Mapping[int, str]] = {}
 _NONE_COUNTED: Final[Mapping[SkipReason, int]] = {}
 _NOT_FINITE: Final = slice(SUMMARY_FIELDS.index("nan"), SUMMARY_FIELDS.index("negative_inf") + 1)

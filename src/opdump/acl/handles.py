@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from fnmatch import fnmatchcase
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -332,41 +331,42 @@ class Handles:
 #
 # Source: the public headers (aclDataType, aclFormat); numpy's own numbers (`numpy.dtype.num`) for `acl.util`.
 
-DTYPES: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        0: "float32",
-        1: "float16",
-        2: "int8",
-        3: "int32",
-        4: "uint8",
-        6: "int16",
-        7: "uint16",
-        8: "uint32",
-        9: "int64",
-        10: "uint64",
-        11: "float64",
-        12: "bool",
-        13: "string",
-        16: "complex64",
-        17: "complex128",
-        27: "bfloat16",
-        29: "int4",
-        35: "float8_e5m2",
-        36: "float8_e4m3fn",
-        37: "float8_e8m0fnu",
-        40: "float4_e2m1fn",
-    }
-)
+DTYPES: Final[Mapping[int, str]] = {
+    0: "float32",
+    1: "float16",
+    2: "int8",
+    3: "int32",
+    4: "uint8",
+    6: "int16",
+    7: "uint16",
+    8: "uint32",
+    9: "int64",
+    10: "uint64",
+    11: "float64",
+    12: "bool",
+    13: "string",
+    16: "complex64",
+    17: "complex128",
+    27: "bfloat16",
+    29: "int4",
+    35: "float8_e5m2",
+    36: "float8_e4m3fn",
+    37: "float8_e8m0fnu",
+    40: "float4_e2m1fn",
+}
 """Type names of records by the number of aclDataType."""
-NUMBERS: Final[Mapping[str, int]] = MappingProxyType({name: number for number, name in DTYPES.items()})
+NUMBERS: Final[Mapping[str, int]] = {name: number for number, name in DTYPES.items()}
 UNDEFINED_TYPE: Final = -1
 FORMAT_ND: Final = 2
 FORMATS: Final = frozenset({-1, 0, 1, 2, 3, 4, 12, 16, 27, 29, 30, 32, 33, 35, 47})
 
 _WITHOUT_ARRAY: Final = frozenset({"string", "int4", "float4_e2m1fn"})
-_STORAGE: Final[Mapping[str, str]] = MappingProxyType(
-    {"bfloat16": "uint16", "float8_e5m2": "uint8", "float8_e4m3fn": "uint8", "float8_e8m0fnu": "uint8"}
-)
+_STORAGE: Final[Mapping[str, str]] = {
+    "bfloat16": "uint16",
+    "float8_e5m2": "uint8",
+    "float8_e4m3fn": "uint8",
+    "float8_e8m0fnu": "uint8",
+}
 # Every type of fixed size without objects; dates and long doubles are not element types of tensors.
 _CODES_BY_NUMBER: Final[dict[int, str]] = {np.dtype(code).num: code for code in "?bBhHiIlLqQefdFD"}
 

@@ -12,7 +12,6 @@ import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -91,13 +90,9 @@ def _element_type(number: int, dtype: str, runtime_name: str, bits: int) -> Elem
     return ElementType(number, dtype, runtime_name, bits, storage, DTYPE_CODES.get(dtype), known)
 
 
-BY_NUMBER: Final[Mapping[int, ElementType]] = MappingProxyType({row[0]: _element_type(*row) for row in _ROWS})
-BY_RUNTIME_NAME: Final[Mapping[str, ElementType]] = MappingProxyType(
-    {element.runtime_name: element for element in BY_NUMBER.values()}
-)
-BY_DTYPE: Final[Mapping[str, ElementType]] = MappingProxyType(
-    {element.dtype: element for element in BY_NUMBER.values()}
-)
+BY_NUMBER: Final[Mapping[int, ElementType]] = {row[0]: _element_type(*row) for row in _ROWS}
+BY_RUNTIME_NAME: Final[Mapping[str, ElementType]] = {element.runtime_name: element for element in BY_NUMBER.values()}
+BY_DTYPE: Final[Mapping[str, ElementType]] = {element.dtype: element for element in BY_NUMBER.values()}
 _SMALL_FLOATS: Final = frozenset(
     {
         *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from opdump.checks.measured import Interval, Measured
@@ -270,7 +269,7 @@ _CONDITIONS: Final = (
     Condition(id="tensor_range", target="tensor", parameters=_RANGE),
 )
 
-OWN: Final[Mapping[str, Condition]] = MappingProxyType({each.id: each for each in _CONDITIONS})
+OWN: Final[Mapping[str, Condition]] = {each.id: each for each in _CONDITIONS}
 
 WATCHPOINTS: Final[Registry[Condition]] = Registry(
     "opdump.watchpoints", dict.fromkeys(OWN, "opdump.checks.watchpoints:OWN"), loaded=OWN

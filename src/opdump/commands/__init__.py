@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -21,23 +20,21 @@ EXIT_INCOMPLETE = 3
 EXIT_INTERRUPTED = 130
 
 
-_VERBS = MappingProxyType(
-    {
-        "run": "Run a script or module and dump its operators.",
-        "infer": "Run an ONNX model and dump its nodes.",
-        "show": "Show the contents of a dump.",
-        "check": "Find NaN, infinities and other suspicious values in a dump.",
-        "compare": "Find the operator where two runs diverge.",
-        "replay": "Run one operator of a dump again, on its recorded inputs.",
-        "convert": "Convert dump files of Ascend devices.",
-        "unpack": "Write the tensors of a packed dump to separate files.",
-        "export": "Export statistics of a dump to a Parquet, Arrow or CSV table.",
-        "complete": "Add statistics and an index to a dump that MindSpore wrote.",
-        "overflow": "Show which operators overflowed on an Ascend device.",
-        "extensions": "List frameworks, layouts and checks, and the packages that add them.",
-        "config": "Create or check a data_dump.json, acl.json or npu_dump.json.",
-    }
-)
+_VERBS = {
+    "run": "Run a script or module and dump its operators.",
+    "infer": "Run an ONNX model and dump its nodes.",
+    "show": "Show the contents of a dump.",
+    "check": "Find NaN, infinities and other suspicious values in a dump.",
+    "compare": "Find the operator where two runs diverge.",
+    "replay": "Run one operator of a dump again, on its recorded inputs.",
+    "convert": "Convert dump files of Ascend devices.",
+    "unpack": "Write the tensors of a packed dump to separate files.",
+    "export": "Export statistics of a dump to a Parquet, Arrow or CSV table.",
+    "complete": "Add statistics and an index to a dump that MindSpore wrote.",
+    "overflow": "Show which operators overflowed on an Ascend device.",
+    "extensions": "List frameworks, layouts and checks, and the packages that add them.",
+    "config": "Create or check a data_dump.json, acl.json or npu_dump.json.",
+}
 _RUN_PROGRAMS = frozenset({"run", "infer"})
 
 

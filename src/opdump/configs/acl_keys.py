@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from opdump.configs.json_text import COMMON, E2E, kind_of, read_json
@@ -63,26 +62,22 @@ def _rebuilt(message: str, code: AclCode | None, error_code: int) -> AclConfigEr
 # All types are checked before any value, and closed lists before other rules for values. Values must match exactly, including case
 # and spaces (docs/acl-json.md#keys).
 
-EXCEPTION_SCENES: Final[Mapping[str, ExceptionDetail]] = MappingProxyType(
-    {
-        "lite_exception": "brief",
-        "aic_err_brief_dump": "brief",
-        "aic_err_norm_dump": "norm",
-        "aic_err_detail_dump": "detail",
-    }
-)
+EXCEPTION_SCENES: Final[Mapping[str, ExceptionDetail]] = {
+    "lite_exception": "brief",
+    "aic_err_brief_dump": "brief",
+    "aic_err_norm_dump": "norm",
+    "aic_err_detail_dump": "detail",
+}
 WATCHER: Final = "watcher"
 
-_CHOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "dump_mode": ("input", "output", "all"),
-        "dump_level": ("op", "kernel", "all"),
-        "dump_op_switch": ("on", "off"),
-        "dump_data": ("tensor", "stats"),
-        "dump_debug": ("on", "off"),
-        "dump_scene": (*EXCEPTION_SCENES, WATCHER),
-    }
-)
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "dump_mode": ("input", "output", "all"),
+    "dump_level": ("op", "kernel", "all"),
+    "dump_op_switch": ("on", "off"),
+    "dump_data": ("tensor", "stats"),
+    "dump_debug": ("on", "off"),
+    "dump_scene": (*EXCEPTION_SCENES, WATCHER),
+}
 _KERNEL_DATA: Final = ("all", "printf", "tensor", "assert", "timestamp")
 
 
@@ -136,38 +131,34 @@ class Table:
 
 
 _NAME: Final = Text('a name such as "conv1"')
-_EXCLUSIONS: Final = ArrayOf(Table(MappingProxyType({"name": _NAME, "pos": ArrayOf(Text('a slot such as "input0"'))})))
+_EXCLUSIONS: Final = ArrayOf(Table({"name": _NAME, "pos": ArrayOf(Text('a slot such as "input0"'))}))
 
 DUMP: Final = Table(
-    MappingProxyType(
-        {
-            "dump_path": Text('a directory such as "/tmp/dump"'),
-            "dump_list": ArrayOf(
-                Table(
-                    MappingProxyType(
-                        {
-                            "model_name": Text('a name such as "ResNet-50"'),
-                            "layer": ArrayOf(_NAME),
-                            "watcher_nodes": ArrayOf(_NAME),
-                            "optype_blacklist": _EXCLUSIONS,
-                            "opname_blacklist": _EXCLUSIONS,
-                            "opname_range": ArrayOf(Table(MappingProxyType({"begin": _NAME, "end": _NAME}))),
-                        }
-                    )
-                )
-            ),
-            "dump_mode": Text('"input", "output" or "all"'),
-            "dump_level": Text('"op", "kernel" or "all"'),
-            "dump_op_switch": Text('"on" or "off"'),
-            "dump_step": Text('steps such as "0|3-5|10"'),
-            "dump_data": Text('"tensor" or "stats"'),
-            "dump_stats": ArrayOf(Text('a statistic such as "Max"')),
-            "dump_debug": Text('"on" or "off"'),
-            "dump_scene": Text('"lite_exception" or "watcher"'),
-            "dump_kernel_data": Text('"all", or names such as "printf,assert"'),
-            "dump_status": None,
-        }
-    )
+    {
+        "dump_path": Text('a directory such as "/tmp/dump"'),
+        "dump_list": ArrayOf(
+            Table(
+                {
+                    "model_name": Text('a name such as "ResNet-50"'),
+                    "layer": ArrayOf(_NAME),
+                    "watcher_nodes": ArrayOf(_NAME),
+                    "optype_blacklist": _EXCLUSIONS,
+                    "opname_blacklist": _EXCLUSIONS,
+                    "opname_range": ArrayOf(Table({"begin": _NAME, "end": _NAME})),
+                }
+            )
+        ),
+        "dump_mode": Text('"input", "output" or "all"'),
+        "dump_level": Text('"op", "kernel" or "all"'),
+        "dump_op_switch": Text('"on" or "off"'),
+        "dump_step": Text('steps such as "0|3-5|10"'),
+        "dump_data": Text('"tensor" or "stats"'),
+        "dump_stats": ArrayOf(Text('a statistic such as "Max"')),
+        "dump_debug": Text('"on" or "off"'),
+        "dump_scene": Text('"lite_exception" or "watcher"'),
+        "dump_kernel_data": Text('"all", or names such as "printf,assert"'),
+        "dump_status": None,
+    }
 )
 
 # Top-level keys of other parts of the same file, which cause no warning.

@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from opdump.errors import ConfigError
@@ -190,35 +189,33 @@ COMMON: Final = "common_dump_settings"
 E2E: Final = "e2e_dump_settings"
 OWN: Final = "opdump"
 
-KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        COMMON: (
-            "dump_mode",
-            "path",
-            "net_name",
-            "iteration",
-            "saved_data",
-            "input_output",
-            "kernels",
-            "support_device",
-            "op_debug_mode",
-            "statistic_category",
-            "file_format",
-            "overflow_number",
-            "initial_iteration",
-        ),
-        E2E: (
-            "enable",
-            "trans_flag",
-            "save_kernel_args",
-            "stat_calc_mode",
-            "device_stat_precision_mode",
-            "sample_mode",
-            "sample_num",
-        ),
-        OWN: ("layout", "class_names_in_scope", "trailing_comma", "jit_level"),
-    }
-)
+KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    COMMON: (
+        "dump_mode",
+        "path",
+        "net_name",
+        "iteration",
+        "saved_data",
+        "input_output",
+        "kernels",
+        "support_device",
+        "op_debug_mode",
+        "statistic_category",
+        "file_format",
+        "overflow_number",
+        "initial_iteration",
+    ),
+    E2E: (
+        "enable",
+        "trans_flag",
+        "save_kernel_args",
+        "stat_calc_mode",
+        "device_stat_precision_mode",
+        "sample_mode",
+        "sample_num",
+    ),
+    OWN: ("layout", "class_names_in_scope", "trailing_comma", "jit_level"),
+}
 # A section of MindSpore 1.x, which current versions ignore.
 _OBSOLETE_SECTION: Final = "async_dump_settings"
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, TypedDict, cast, get_args
 
 from opdump.configs.json_text import (
@@ -133,9 +132,11 @@ def without_effect(e2e: Section) -> list[str]:
 # docs/config.md and docs/async-dump.md#unsupported-settings describe what the modes coerce.
 
 _MEANING: Final = "0 to dump as selected, 3 for operators that overflow (1 of the AI Core, 2 of atomic additions), 4 for the one that fails"
-_KINDS: Final[Mapping[int, frozenset[OverflowKind]]] = MappingProxyType(
-    {1: frozenset({"aicore"}), 2: frozenset({"atomic"}), 3: frozenset({"aicore", "atomic"})}
-)
+_KINDS: Final[Mapping[int, frozenset[OverflowKind]]] = {
+    1: frozenset({"aicore"}),
+    2: frozenset({"atomic"}),
+    3: frozenset({"aicore", "atomic"}),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from dataclasses import fields, replace
 from inspect import Parameter, signature
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 from opdump.errors import ConfigError, DumpPathError
@@ -50,21 +49,19 @@ from opdump.statistics import STATISTICS, one_spelling, unknown_names
 
 # Checks plan fields, and rejects unknown names.
 
-_HINTS: Final = MappingProxyType(get_type_hints(DumpPlan, include_extras=True))
-_KEYS_OF: Final = MappingProxyType(
-    {
-        "iteration": "steps",
-        "dump_step": "steps",
-        "dump_mode": "selection",
-        "input_output": "inputs and outputs",
-        "support_device": "devices",
-        "sample_mode": "sample_num",
-        "dump_path": "path",
-        "dump_list": "models",
-        "dump_data": "saved_data",
-        "dump_debug": "captures",
-    }
-)
+_HINTS: Final[Mapping[str, Any]] = get_type_hints(DumpPlan, include_extras=True)
+_KEYS_OF: Final[Mapping[str, str]] = {
+    "iteration": "steps",
+    "dump_step": "steps",
+    "dump_mode": "selection",
+    "input_output": "inputs and outputs",
+    "support_device": "devices",
+    "sample_mode": "sample_num",
+    "dump_path": "path",
+    "dump_list": "models",
+    "dump_data": "saved_data",
+    "dump_debug": "captures",
+}
 """Keys of config files, by the field with the same meaning."""
 
 
@@ -249,24 +246,22 @@ def _bound(key: str, text: str, parse: Callable[[str], _Parsed]) -> _Parsed:
         raise ConfigError(f"{key}: {error}") from None
 
 
-_CONVERSIONS: Final[Mapping[str, Callable[[str, Any], Any]]] = MappingProxyType(
-    {
-        "path": _path,
-        "steps": _steps,
-        "kernels": _kernels,
-        "devices": _devices,
-        "statistic_category": _categories,
-        "warnings": _names,
-        "checks": _checks,
-        "overflow_kinds": _kinds,
-        "models": _models,
-        "triggers": _triggers,
-        "max_disk": _size,
-        "min_free_disk": _size,
-        "max_memory": _size,
-        "max_overhead": _share,
-    }
-)
+_CONVERSIONS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "path": _path,
+    "steps": _steps,
+    "kernels": _kernels,
+    "devices": _devices,
+    "statistic_category": _categories,
+    "warnings": _names,
+    "checks": _checks,
+    "overflow_kinds": _kinds,
+    "models": _models,
+    "triggers": _triggers,
+    "max_disk": _size,
+    "min_free_disk": _size,
+    "max_memory": _size,
+    "max_overhead": _share,
+}
 
 
 def _wrong(key: str, value: Any, expected: str) -> ConfigError:

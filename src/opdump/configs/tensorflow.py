@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
 from opdump.configs.acl_keys import LARGEST_FILE
@@ -101,23 +100,21 @@ def _read(
     return zero
 
 
-DUMP_KEYS: Final[Mapping[str, Kind]] = MappingProxyType(
-    {
-        "use_off_line": "b",
-        "enable_dump": "b",
-        "enable_dump_debug": "b",
-        "dump_path": "s",
-        "dump_step": "s",
-        "dump_mode": "s",
-        "dump_debug_mode": "s",
-        "dump_data": "s",
-        "dump_layer": "s",
-        "quant_dumpable": "s",
-        "enable_exception_dump": "i",
-        "session_device_id": "i",
-        "iterations_per_loop": "i",
-    }
-)
+DUMP_KEYS: Final[Mapping[str, Kind]] = {
+    "use_off_line": "b",
+    "enable_dump": "b",
+    "enable_dump_debug": "b",
+    "dump_path": "s",
+    "dump_step": "s",
+    "dump_mode": "s",
+    "dump_debug_mode": "s",
+    "dump_data": "s",
+    "dump_layer": "s",
+    "quant_dumpable": "s",
+    "enable_exception_dump": "i",
+    "session_device_id": "i",
+    "iterations_per_loop": "i",
+}
 """Keys of a dump, and the field with the value."""
 
 _OTHERS: Final = """
@@ -248,19 +245,17 @@ ExceptionDump = Literal[0, 1, 2]
 
 DEVICE_VARIABLES: Final = ("ASCEND_DEVICE_ID", "DEVICE_ID")
 MODES: Final = ("input", "output", "all")
-OVERFLOW_KINDS: Final[Mapping[str, frozenset[OverflowKind]]] = MappingProxyType(
-    {
-        "aicore_overflow": frozenset({"aicore"}),
-        "atomic_overflow": frozenset({"atomic"}),
-        "all": frozenset({"aicore", "atomic"}),
-    }
-)
+OVERFLOW_KINDS: Final[Mapping[str, frozenset[OverflowKind]]] = {
+    "aicore_overflow": frozenset({"aicore"}),
+    "atomic_overflow": frozenset({"atomic"}),
+    "all": frozenset({"aicore", "atomic"}),
+}
 DATA: Final = ("tensor", "stats")
 
 _BOTH: Final = "ge.exec.enableDump and ge.exec.enableDumpDebug cannot be set to 1 at the same time."
 _SPACE: Final = re.compile(r"[ \t\n\v\f\r]+")
 # The texts for flags when options are strings (npu_device).
-_FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"1": True, "0": False})
+_FLAGS: Final[Mapping[str, bool]] = {"1": True, "0": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -749,42 +744,38 @@ def _bytes_of(key: str, text: object) -> ParameterValue:
 #
 # Names and defaults are those of `tf.estimator.RunConfig`.
 
-_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "model_dir": None,
-        "tf_random_seed": None,
-        "save_summary_steps": 100,
-        "save_checkpoints_steps": None,
-        "save_checkpoints_secs": None,
-        "session_config": None,
-        "keep_checkpoint_max": 5,
-        "keep_checkpoint_every_n_hours": 10000,
-        "log_step_count_steps": 100,
-        "train_distribute": None,
-        "device_fn": None,
-        "protocol": None,
-        "eval_distribute": None,
-        "experimental_distribute": None,
-        "experimental_max_worker_delay_secs": None,
-        "session_creation_timeout_secs": 7200,
-        "checkpoint_save_graph_def": True,
-    }
-)
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "model_dir": None,
+    "tf_random_seed": None,
+    "save_summary_steps": 100,
+    "save_checkpoints_steps": None,
+    "save_checkpoints_secs": None,
+    "session_config": None,
+    "keep_checkpoint_max": 5,
+    "keep_checkpoint_every_n_hours": 10000,
+    "log_step_count_steps": 100,
+    "train_distribute": None,
+    "device_fn": None,
+    "protocol": None,
+    "eval_distribute": None,
+    "experimental_distribute": None,
+    "experimental_max_worker_delay_secs": None,
+    "session_creation_timeout_secs": 7200,
+    "checkpoint_save_graph_def": True,
+}
 # The values of a program that runs without a cluster.
-_ALONE: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "cluster_spec": None,
-        "evaluation_master": "",
-        "global_id_in_cluster": 0,
-        "is_chief": True,
-        "master": "",
-        "num_ps_replicas": 0,
-        "num_worker_replicas": 1,
-        "service": None,
-        "task_id": 0,
-        "task_type": "worker",
-    }
-)
+_ALONE: Final[Mapping[str, Any]] = {
+    "cluster_spec": None,
+    "evaluation_master": "",
+    "global_id_in_cluster": 0,
+    "is_chief": True,
+    "master": "",
+    "num_ps_replicas": 0,
+    "num_worker_replicas": 1,
+    "service": None,
+    "task_id": 0,
+    "task_type": "worker",
+}
 
 
 class PlainRunConfig:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from opdump.conversion.formatted import (
@@ -244,9 +243,12 @@ def _write_pt(stored: StoredTensor, descriptor: int) -> int:
     return write_torch(stored, descriptor)
 
 
-WRITERS: Final[Mapping[FileType, Callable[[StoredTensor, int], int]]] = MappingProxyType(
-    {"npy": _write_npy, "bin": _write_bin, "pt": _write_pt, "txt": _write_txt}
-)
+WRITERS: Final[Mapping[FileType, Callable[[StoredTensor, int], int]]] = {
+    "npy": _write_npy,
+    "bin": _write_bin,
+    "pt": _write_pt,
+    "txt": _write_txt,
+}
 """Writes a tensor to a descriptor; returns the number of bytes written."""
 
 

@@ -6,7 +6,6 @@ import math
 import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from opdump.dump_file import DumpTensor
@@ -104,24 +103,22 @@ def failure(path: str, error: Exception, tensor: str = "") -> Failure:
 # most tensors do not need it.
 
 # Keys are the type names of records, which equal numpy's names. Dump files are little-endian.
-_DESCRS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "bool": "|b1",
-        "int8": "|i1",
-        "uint8": "|u1",
-        "int16": "<i2",
-        "uint16": "<u2",
-        "int32": "<i4",
-        "uint32": "<u4",
-        "int64": "<i8",
-        "uint64": "<u8",
-        "float16": "<f2",
-        "float32": "<f4",
-        "float64": "<f8",
-        "complex64": "<c8",
-        "complex128": "<c16",
-    }
-)
+_DESCRS: Final[Mapping[str, str]] = {
+    "bool": "|b1",
+    "int8": "|i1",
+    "uint8": "|u1",
+    "int16": "<i2",
+    "uint16": "<u2",
+    "int32": "<i4",
+    "uint32": "<u4",
+    "int64": "<i8",
+    "uint64": "<u8",
+    "float16": "<f2",
+    "float32": "<f4",
+    "float64": "<f8",
+    "complex64": "<c8",
+    "complex128": "<c16",
+}
 _MOST_DIMENSIONS: Final = 32
 
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -145,16 +144,14 @@ _Array = npt.NDArray[Any]
 _Shape = tuple[int, ...]
 _Ranges = tuple[tuple[int, int], ...]
 
-_LOOPS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
-    {
-        "NC1HWC0": ("NCHWc", 1),
-        "NC1HWC0_C04": ("NCHWc", 1),
-        "NDC1HWC0": ("NDCHWc", 1),
-        "C1HWNCoC0": ("CHWNcc", 1),
-        "FRACTAL_Z": ("CHWNnc", 3),
-        "FRACTAL_Z_3D": ("DCHWNnc", 4),
-    }
-)
+_LOOPS: Final[Mapping[str, tuple[str, int]]] = {
+    "NC1HWC0": ("NCHWc", 1),
+    "NC1HWC0_C04": ("NCHWc", 1),
+    "NDC1HWC0": ("NDCHWc", 1),
+    "C1HWNCoC0": ("CHWNcc", 1),
+    "FRACTAL_Z": ("CHWNnc", 3),
+    "FRACTAL_Z_3D": ("DCHWNnc", 4),
+}
 """Format -> the axes of the loops over its memory, in lower case within a block; and the number of leading loops that form one
 axis.
 """

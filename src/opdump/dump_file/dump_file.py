@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from opdump.dtypes import data_type, data_type_number
@@ -190,59 +189,57 @@ class DumpFile:
 _FILE: Final = "opdump/dump_data.proto"
 _PACKAGE: Final = "toolkit.dumpdata"
 
-_MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
-    {
-        "DumpData": (
-            ("version", 1, "bytes"),
-            ("dump_time", 2, "uint64"),
-            ("output", 3, "*OpOutput"),
-            ("input", 4, "*OpInput"),
-            ("buffer", 5, "*OpBuffer"),
-            ("op_name", 6, "bytes"),
-            ("attr", 7, "*OpAttr"),
-            ("space", 8, "*Workspace"),
-            ("dfx_message", 9, "bytes"),
-        ),
-        "OpOutput": (
-            ("data_type", 1, "int32"),
-            ("format", 2, "int32"),
-            ("shape", 3, "Shape"),
-            ("original_op", 4, "OriginalOp"),
-            ("data", 5, "bytes"),
-            ("size", 6, "uint64"),
-            ("original_shape", 7, "Shape"),
-            ("sub_format", 8, "int32"),
-            ("address", 9, "uint64"),
-            ("dim_range", 10, "*DimRange"),
-            ("offset", 11, "uint64"),
-            ("arg_index", 12, "uint32"),
-        ),
-        "OpInput": (
-            ("data_type", 1, "int32"),
-            ("format", 2, "int32"),
-            ("shape", 3, "Shape"),
-            ("data", 4, "bytes"),
-            ("size", 5, "uint64"),
-            ("original_shape", 6, "Shape"),
-            ("sub_format", 7, "int32"),
-            ("address", 8, "uint64"),
-            ("offset", 9, "uint64"),
-            ("arg_index", 10, "uint32"),
-            ("input_type", 11, "uint32"),
-        ),
-        "OriginalOp": (
-            ("name", 1, "bytes"),
-            ("output_index", 2, "uint32"),
-            ("data_type", 3, "int32"),
-            ("format", 4, "int32"),
-        ),
-        "Shape": (("dim", 1, "*uint64"),),
-        "DimRange": (("dim_start", 1, "uint64"), ("dim_end", 2, "uint64")),
-        "OpBuffer": (("buffer_type", 1, "int32"), ("data", 2, "bytes"), ("size", 3, "uint64")),
-        "Workspace": (("type", 1, "int32"), ("data", 2, "bytes"), ("size", 3, "uint64"), ("arg_index", 4, "uint32")),
-        "OpAttr": (("name", 1, "bytes"), ("value", 2, "bytes")),
-    }
-)
+_MESSAGES: Final[Mapping[str, Fields]] = {
+    "DumpData": (
+        ("version", 1, "bytes"),
+        ("dump_time", 2, "uint64"),
+        ("output", 3, "*OpOutput"),
+        ("input", 4, "*OpInput"),
+        ("buffer", 5, "*OpBuffer"),
+        ("op_name", 6, "bytes"),
+        ("attr", 7, "*OpAttr"),
+        ("space", 8, "*Workspace"),
+        ("dfx_message", 9, "bytes"),
+    ),
+    "OpOutput": (
+        ("data_type", 1, "int32"),
+        ("format", 2, "int32"),
+        ("shape", 3, "Shape"),
+        ("original_op", 4, "OriginalOp"),
+        ("data", 5, "bytes"),
+        ("size", 6, "uint64"),
+        ("original_shape", 7, "Shape"),
+        ("sub_format", 8, "int32"),
+        ("address", 9, "uint64"),
+        ("dim_range", 10, "*DimRange"),
+        ("offset", 11, "uint64"),
+        ("arg_index", 12, "uint32"),
+    ),
+    "OpInput": (
+        ("data_type", 1, "int32"),
+        ("format", 2, "int32"),
+        ("shape", 3, "Shape"),
+        ("data", 4, "bytes"),
+        ("size", 5, "uint64"),
+        ("original_shape", 6, "Shape"),
+        ("sub_format", 7, "int32"),
+        ("address", 8, "uint64"),
+        ("offset", 9, "uint64"),
+        ("arg_index", 10, "uint32"),
+        ("input_type", 11, "uint32"),
+    ),
+    "OriginalOp": (
+        ("name", 1, "bytes"),
+        ("output_index", 2, "uint32"),
+        ("data_type", 3, "int32"),
+        ("format", 4, "int32"),
+    ),
+    "Shape": (("dim", 1, "*uint64"),),
+    "DimRange": (("dim_start", 1, "uint64"), ("dim_end", 2, "uint64")),
+    "OpBuffer": (("buffer_type", 1, "int32"), ("data", 2, "bytes"), ("size", 3, "uint64")),
+    "Workspace": (("type", 1, "int32"), ("data", 2, "bytes"), ("size", 3, "uint64"), ("arg_index", 4, "uint32")),
+    "OpAttr": (("name", 1, "bytes"), ("value", 2, "bytes")),
+}
 
 
 def dump_data() -> Any:
@@ -266,8 +263,8 @@ _NAMES: Final = (
     *("DHWNC", "FRACTAL_Z_3D_TRANSPOSE", "FRACTAL_ZN_LSTM", "FRACTAL_Z_G", "RESERVED", "ALL", "NULL", "ND_RNN_BIAS"),
     *("FRACTAL_ZN_RNN", "YUV", "YUV_A", "NCL", "FRACTAL_Z_WINO", "C1HWC0"),
 )
-FORMAT_NAMES: Final[Mapping[int, str]] = MappingProxyType({**dict(enumerate(_NAMES)), 255: "MAX"})
-FORMAT_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({name: number for number, name in FORMAT_NAMES.items()})
+FORMAT_NAMES: Final[Mapping[int, str]] = {**dict(enumerate(_NAMES)), 255: "MAX"}
+FORMAT_NUMBERS: Final[Mapping[str, int]] = {name: number for number, name in FORMAT_NAMES.items()}
 
 
 def format_name(number: int) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -24,34 +23,30 @@ from opdump.dump_file.stored_bytes import MOST_DIMENSIONS, Bytes
 from opdump.errors import UndecodableTensorError
 
 # By the name in the enumeration. UNDEFINED has no element type, so its bytes are the elements.
-_NATIVE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(("UNDEFINED", "INT8", "QINT8", "DUAL_SUB_INT8"), "i1"),
-        **dict.fromkeys(("UINT8", "QUINT8", "DUAL_SUB_UINT8"), "u1"),
-        **dict.fromkeys(("INT16", "QINT16"), "i2"),
-        **dict.fromkeys(("UINT16", "QUINT16"), "u2"),
-        **dict.fromkeys(("INT32", "QINT32"), "i4"),
-        **dict.fromkeys(("INT64", "RESOURCE"), "i8"),
-        "UINT32": "u4",
-        "UINT64": "u8",
-        "BOOL": "?",
-        "FLOAT16": "f2",
-        "FLOAT": "f4",
-        "DOUBLE": "f8",
-        "COMPLEX64": "c8",
-        "COMPLEX128": "c16",
-    }
-)
-_ML_DTYPES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "FLOAT8_E5M2": "float8_e5m2",
-        "FLOAT8_E4M3FN": "float8_e4m3fn",
-        "FLOAT8_E8M0": "float8_e8m0fnu",
-        "FLOAT6_E3M2": "float6_e3m2fn",
-        "FLOAT6_E2M3": "float6_e2m3fn",
-        "FLOAT4_E2M1": "float4_e2m1fn",
-    }
-)
+_NATIVE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("UNDEFINED", "INT8", "QINT8", "DUAL_SUB_INT8"), "i1"),
+    **dict.fromkeys(("UINT8", "QUINT8", "DUAL_SUB_UINT8"), "u1"),
+    **dict.fromkeys(("INT16", "QINT16"), "i2"),
+    **dict.fromkeys(("UINT16", "QUINT16"), "u2"),
+    **dict.fromkeys(("INT32", "QINT32"), "i4"),
+    **dict.fromkeys(("INT64", "RESOURCE"), "i8"),
+    "UINT32": "u4",
+    "UINT64": "u8",
+    "BOOL": "?",
+    "FLOAT16": "f2",
+    "FLOAT": "f4",
+    "DOUBLE": "f8",
+    "COMPLEX64": "c8",
+    "COMPLEX128": "c16",
+}
+_ML_DTYPES: Final[Mapping[str, str]] = {
+    "FLOAT8_E5M2": "float8_e5m2",
+    "FLOAT8_E4M3FN": "float8_e4m3fn",
+    "FLOAT8_E8M0": "float8_e8m0fnu",
+    "FLOAT6_E3M2": "float6_e3m2fn",
+    "FLOAT6_E2M3": "float6_e2m3fn",
+    "FLOAT4_E2M1": "float4_e2m1fn",
+}
 # Three bytes of FLOAT6 contain four elements; this many groups stay in the cache.
 _GROUPS_AT_ONCE: Final = 1 << 14
 

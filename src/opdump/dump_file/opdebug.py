@@ -14,7 +14,6 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from opdump.dtypes import data_type_number
@@ -48,26 +47,22 @@ ACCELERATORS: Final = tuple(name for name, _ in _NEW)
 _HEXADECIMAL: Final = frozenset({"pc_start", "para_base", "kernel_code", "src_addr", "dst_addr"})
 _HEADER: Final = struct.Struct("<6I")
 
-_CORE_BITS: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        0x8: "negation of the smallest integer",
-        0x10: "overflow of an integer addition, subtraction, multiplication or multiply-add",
-        0x20: "overflow of a floating-point operation",
-        0x80: "conversion of a negative float to an unsigned integer",
-        0x100: "overflow of a conversion from FP32 or INT32 to FP16",
-        0x400: "overflow of an accumulation in the CUBE unit",
-    }
-)
-_DHA_CODES: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        0x9: "overflow of an atomic addition",
-        0xA: "underflow of an atomic addition",
-        0xB: "NaN in the source of an atomic addition",
-        0xC: "NaN in the destination of an atomic addition",
-        0xD: "NaN in source and destination of an atomic addition",
-    }
-)
-_L2_CODES: Final[Mapping[int, str]] = MappingProxyType({code: _DHA_CODES[code + 8] for code in range(1, 6)})
+_CORE_BITS: Final[Mapping[int, str]] = {
+    0x8: "negation of the smallest integer",
+    0x10: "overflow of an integer addition, subtraction, multiplication or multiply-add",
+    0x20: "overflow of a floating-point operation",
+    0x80: "conversion of a negative float to an unsigned integer",
+    0x100: "overflow of a conversion from FP32 or INT32 to FP16",
+    0x400: "overflow of an accumulation in the CUBE unit",
+}
+_DHA_CODES: Final[Mapping[int, str]] = {
+    0x9: "overflow of an atomic addition",
+    0xA: "underflow of an atomic addition",
+    0xB: "NaN in the source of an atomic addition",
+    0xC: "NaN in the destination of an atomic addition",
+    0xD: "NaN in source and destination of an atomic addition",
+}
+_L2_CODES: Final[Mapping[int, str]] = {code: _DHA_CODES[code + 8] for code in range(1, 6)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from opdump.dtypes import BY_NAME
@@ -37,7 +36,7 @@ _NOTHING: Final = HeldBytes(b"")
 _NOT_COPIED: Final = "the device had no address to copy them from; dump the operator again"
 
 _OUTPUT, _INPUT, _BUFFER, _SPACE = 3, 4, 5, 8
-_DATA_FIELDS: Final[Mapping[int, int]] = MappingProxyType({_OUTPUT: 5, _INPUT: 4, _BUFFER: 2, _SPACE: 2})
+_DATA_FIELDS: Final[Mapping[int, int]] = {_OUTPUT: 5, _INPUT: 4, _BUFFER: 2, _SPACE: 2}
 """Entries of the message -> the number of their field `data`."""
 
 
@@ -298,7 +297,7 @@ def _text(field: bytes) -> str:
 # file must contain exactly the announced bytes.
 
 NANO_MAGIC: Final = b"\x5a\x5a\x5a\x5a"
-_SIDES: Final[Mapping[int, IO]] = MappingProxyType({4: "input", 5: "output"})
+_SIDES: Final[Mapping[int, IO]] = {4: "input", 5: "output"}
 _SHAPE, _ORIGINAL_SHAPE, _ORIGIN_NAME = 0, 1, 2
 _LONGEST_NANO_HEADER: Final = 1 << 22
 _GE: Final = (
@@ -309,9 +308,7 @@ _GE: Final = (
     *("FLOAT6_E2M3", "FLOAT4_E2M1", "FLOAT4_E1M2"),
 )
 """The names of the element types of GE, by number."""
-_DATA_TYPES: Final[Mapping[int, int]] = MappingProxyType(
-    {number: BY_NAME[name].number for number, name in enumerate(_GE) if name}
-)
+_DATA_TYPES: Final[Mapping[int, int]] = {number: BY_NAME[name].number for number, name in enumerate(_GE) if name}
 
 
 class _Fields:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -55,23 +54,21 @@ class Summary(NamedTuple):
 
 
 # The numbers follow `enum class DType` in native/summarise.h.
-DTYPE_CODES: Mapping[str, int] = MappingProxyType(
-    {
-        "float16": 0,
-        "bfloat16": 1,
-        "float32": 2,
-        "float64": 3,
-        "int8": 4,
-        "int16": 5,
-        "int32": 6,
-        "int64": 7,
-        "uint8": 8,
-        "uint16": 9,
-        "uint32": 10,
-        "uint64": 11,
-        "bool": 12,
-    }
-)
+DTYPE_CODES: Mapping[str, int] = {
+    "float16": 0,
+    "bfloat16": 1,
+    "float32": 2,
+    "float64": 3,
+    "int8": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "uint8": 8,
+    "uint16": 9,
+    "uint32": 10,
+    "uint64": 11,
+    "bool": 12,
+}
 
 
 # Arrays in the form that kernels take: an address, a code of an element type, strides in elements.

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -44,9 +44,9 @@ _RENAMED: Final = {
     24: "LOOKUP_HITS",
 }
 _NAMELESS: Final = frozenset({28, 35, 47, 48, 49})
-FORMATS: Final[Mapping[int, str]] = MappingProxyType(
-    {number: _RENAMED.get(number, name) for number, name in FORMAT_NAMES.items() if number not in _NAMELESS}
-)
+FORMATS: Final[Mapping[int, str]] = {
+    number: _RENAMED.get(number, name) for number, name in FORMAT_NAMES.items() if number not in _NAMELESS
+}
 """The formats that have names in the original."""
 _FOUR_DIMENSIONS: Final = frozenset({"NCHW", "NHWC", "HWCN"})
 _BLOCK: Final = 16
@@ -210,22 +210,20 @@ def _fractal_z(weights: _Array, groups: int) -> _Array:
     return result
 
 
-_PAIRS: Final[Mapping[tuple[str, str], _Conversion]] = MappingProxyType(
-    {
-        **{("NC1HWC0", target): _from_nc1hwc0(target) for target in ("NCHW", "NHWC", "HWCN")},
-        **{("FRACTAL_Z", target): _from_fractal_z(target) for target in ("NCHW", "HWCN")},
-        **{("FRACTAL_NZ", target): _from_fractal_nz for target in ("ND", "NCHW", "NHWC")},
-        **{("NDC1HWC0", target): _from_ndc1hwc0(target) for target in ("NCDHW", "ND")},
-        ("NCHW", "NHWC"): _transposed(0, 2, 3, 1),
-        ("NHWC", "NCHW"): _transposed(0, 3, 1, 2),
-        ("NHWC", "HWCN"): _transposed(1, 2, 3, 0),
-        ("HWCN", "NCHW"): _transposed(3, 2, 0, 1),
-        ("HWCN", "NHWC"): _transposed(3, 0, 1, 2),
-        ("NCHW", "FRACTAL_Z"): _to_fractal_z(0, 1, 2, 3),
-        ("NHWC", "FRACTAL_Z"): _to_fractal_z(0, 3, 1, 2),
-        ("HWCN", "FRACTAL_Z"): _to_fractal_z(3, 2, 0, 1),
-    }
-)
+_PAIRS: Final[Mapping[tuple[str, str], _Conversion]] = {
+    **{("NC1HWC0", target): _from_nc1hwc0(target) for target in ("NCHW", "NHWC", "HWCN")},
+    **{("FRACTAL_Z", target): _from_fractal_z(target) for target in ("NCHW", "HWCN")},
+    **{("FRACTAL_NZ", target): _from_fractal_nz for target in ("ND", "NCHW", "NHWC")},
+    **{("NDC1HWC0", target): _from_ndc1hwc0(target) for target in ("NCDHW", "ND")},
+    ("NCHW", "NHWC"): _transposed(0, 2, 3, 1),
+    ("NHWC", "NCHW"): _transposed(0, 3, 1, 2),
+    ("NHWC", "HWCN"): _transposed(1, 2, 3, 0),
+    ("HWCN", "NCHW"): _transposed(3, 2, 0, 1),
+    ("HWCN", "NHWC"): _transposed(3, 0, 1, 2),
+    ("NCHW", "FRACTAL_Z"): _to_fractal_z(0, 1, 2, 3),
+    ("NHWC", "FRACTAL_Z"): _to_fractal_z(0, 3, 1, 2),
+    ("HWCN", "FRACTAL_Z"): _to_fractal_z(3, 2, 0, 1),
+}
 
 
 def slice_to(array: _Array, wanted: tuple[int, ...]) -> _Array:
@@ -348,9 +346,7 @@ _LONGEST_PATH: Final = 4095
 _WARNING_SIZE: Final = 1 << 30
 _NOT_IN_NANO: Final = frozenset({0, 33, 34, 35})
 """Types that are read only from other dumps."""
-_NPY_TYPES: Final[Mapping[str, int]] = MappingProxyType(
-    {DATA_TYPES[number].dtype: number for number in (*range(1, 13), 16, 17)}
-)
+_NPY_TYPES: Final[Mapping[str, int]] = {DATA_TYPES[number].dtype: number for number in (*range(1, 13), 16, 17)}
 """The types that numpy has."""
 
 
@@ -523,16 +519,21 @@ def _sliced(
 # infinity is lost in E5M2 and HiFloat8, and HiFloat8 codes with short exponents are read with too many mantissa bits. See
 # docs/msaccucmp.md#where-opdump-convert-differs.
 
-_NATIVE: Final[Mapping[int, np.dtype[Any]]] = MappingProxyType(
-    {0: np.dtype("i1"), 23: np.dtype("<i8")}
-    | {number: np.dtype(data_type(number).dtype).newbyteorder("<") for number in (*range(1, 13), 16, 17)}
-)
+_NATIVE: Final[Mapping[int, np.dtype[Any]]] = {
+    0: np.dtype("i1"),
+    23: np.dtype("<i8"),
+    **{number: np.dtype(data_type(number).dtype).newbyteorder("<") for number in (*range(1, 13), 16, 17)},
+}
 _UNDEFINED, _BF16, _UINT1, _HIFLOAT8, _E5M2, _E4M3FN = 0, 27, 29, 33, 34, 35
 _EIGHT_BIT_FLOATS: Final = frozenset({_HIFLOAT8, _E5M2, _E4M3FN})
-_OTHERS: Final[Mapping[int, str]] = MappingProxyType({_BF16: "bfloat16", _UINT1: "uint8"})
-_TABLE_NAMES: Final[Mapping[int, str]] = MappingProxyType(
-    {_BF16: "bfloat16", _UINT1: "uint1", _HIFLOAT8: "hifloat8", _E5M2: "float8_e5m2", _E4M3FN: "float8_e4m3fn"}
-)
+_OTHERS: Final[Mapping[int, str]] = {_BF16: "bfloat16", _UINT1: "uint8"}
+_TABLE_NAMES: Final[Mapping[int, str]] = {
+    _BF16: "bfloat16",
+    _UINT1: "uint1",
+    _HIFLOAT8: "hifloat8",
+    _E5M2: "float8_e5m2",
+    _E4M3FN: "float8_e4m3fn",
+}
 
 
 def is_known_type(number: int) -> bool:

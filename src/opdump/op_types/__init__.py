@@ -90,8 +90,8 @@ ROWS: Final = _read_table()
 # So the exact spelling is looked up first.
 _BY_PRIMITIVE: Final = _indexed(ROWS, lambda row: (*row.jax, *row.jax_in_parts))
 _OF_JAX: Final = _indexed(ROWS, lambda row: row.jax)
-_BY_NAME: Final = MappingProxyType({**_OF_JAX, **_indexed(ROWS, lambda row: row.without_jax)})
-_BY_LOWER_NAME: Final = MappingProxyType({**_OF_JAX, **_indexed(ROWS, lambda row: map(str.lower, row.without_jax))})
+_BY_NAME: Final = {**_OF_JAX, **_indexed(ROWS, lambda row: row.without_jax)}
+_BY_LOWER_NAME: Final = {**_OF_JAX, **_indexed(ROWS, lambda row: map(str.lower, row.without_jax))}
 _OF_JAX_ALONE: Final = frozenset(_OF_JAX).difference(*(row.without_jax for row in ROWS))
 # Fused operators. Their other parts do not belong to the concept: `relu` does not select a convolution.
 _FUSED: Final = frozenset({"cudnn_convolution_relu", "_addmm_activation", "BatchNormWithActivation"})

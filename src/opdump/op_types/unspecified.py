@@ -20,7 +20,6 @@ and write no output (tests/parity/parity_op_types.py), and its batch norm writes
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Final
 
 from opdump.op_types import is_dispatched
@@ -31,60 +30,48 @@ _SEED_OFFSET_MASK: Final = frozenset({2, 3, 4})
 _SEED_OFFSET_MASK_BEHIND_LENGTHS: Final = frozenset({4, 5, 6})
 _RESERVE: Final = frozenset({3})
 
-UNSPECIFIED: Final = MappingProxyType(
-    {
-        "mkldnn_rnn_layer": _RESERVE,  # its workspace
-        "_ctc_loss": frozenset({1}),  # log alphas beyond the length of an input or a target
-        "_cudnn_rnn": _RESERVE,
-        "miopen_rnn": _RESERVE,
-        "cudnn_batch_norm": _RESERVE,
-        "_batch_norm_impl_index": _RESERVE,
-        "_batch_norm_with_update": _RESERVE,
-        "_batch_norm_with_update_functional": _RESERVE,
-        "_batch_norm_no_update": _RESERVE,
-        "_scaled_dot_product_efficient_attention": _SEED_OFFSET,
-        "_efficient_attention_forward": _SEED_OFFSET,
-        "_flash_attention_forward": _SEED_OFFSET_MASK,
-        "_scaled_dot_product_flash_attention": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
-        "_scaled_dot_product_cudnn_attention": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
-        "_scaled_dot_product_fused_attention_overrideable": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
-        "_cudnn_attention_forward": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
-    }
-)
+UNSPECIFIED: Final = {
+    "mkldnn_rnn_layer": _RESERVE,  # its workspace
+    "_ctc_loss": frozenset({1}),  # log alphas beyond the length of an input or a target
+    "_cudnn_rnn": _RESERVE,
+    "miopen_rnn": _RESERVE,
+    "cudnn_batch_norm": _RESERVE,
+    "_batch_norm_impl_index": _RESERVE,
+    "_batch_norm_with_update": _RESERVE,
+    "_batch_norm_with_update_functional": _RESERVE,
+    "_batch_norm_no_update": _RESERVE,
+    "_scaled_dot_product_efficient_attention": _SEED_OFFSET,
+    "_efficient_attention_forward": _SEED_OFFSET,
+    "_flash_attention_forward": _SEED_OFFSET_MASK,
+    "_scaled_dot_product_flash_attention": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
+    "_scaled_dot_product_cudnn_attention": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
+    "_scaled_dot_product_fused_attention_overrideable": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
+    "_cudnn_attention_forward": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
+}
 """By the name of PyTorch's kernel, without namespace and overload."""
 
-UNSPECIFIED_ELSEWHERE: Final = MappingProxyType(
-    {
-        "fsdp::all_gather_copy_in": frozenset({1})
-    }  # the buffer of a gather, of which it writes only the part of its own rank
-)
+UNSPECIFIED_ELSEWHERE: Final = {"fsdp::all_gather_copy_in": frozenset({1})}
 """By the name of a kernel outside of PyTorch's own namespace."""
 
-OVERWRITTEN: Final = MappingProxyType(
-    {
-        **dict.fromkeys(("c10d::recv_", "c10d::recv_any_source_"), "tensors"),
-        **dict.fromkeys(("c10d::allgather_", "c10d::reduce_scatter_", "c10d::gather_"), "output_tensors"),
-        **dict.fromkeys(("c10d::scatter_", "c10d::alltoall_"), "output_tensors"),
-        **dict.fromkeys(("c10d::_allgather_base_", "c10d::_reduce_scatter_base_"), "output_tensor"),
-        **dict.fromkeys(
-            ("c10d::allgather_into_tensor_coalesced_", "c10d::reduce_scatter_tensor_coalesced_"), "outputs"
-        ),
-        "c10d::allgather_coalesced_": "output_lists",
-        "c10d::alltoall_base_": "output",
-        "fsdp::all_gather_copy_in": "all_gather_output",
-    }
-)
+OVERWRITTEN: Final = {
+    **dict.fromkeys(("c10d::recv_", "c10d::recv_any_source_"), "tensors"),
+    **dict.fromkeys(("c10d::allgather_", "c10d::reduce_scatter_", "c10d::gather_"), "output_tensors"),
+    **dict.fromkeys(("c10d::scatter_", "c10d::alltoall_"), "output_tensors"),
+    **dict.fromkeys(("c10d::_allgather_base_", "c10d::_reduce_scatter_base_"), "output_tensor"),
+    **dict.fromkeys(("c10d::allgather_into_tensor_coalesced_", "c10d::reduce_scatter_tensor_coalesced_"), "outputs"),
+    "c10d::allgather_coalesced_": "output_lists",
+    "c10d::alltoall_base_": "output",
+    "fsdp::all_gather_copy_in": "all_gather_output",
+}
 """The argument that a kernel only writes, in addition to `out`, which is one in every namespace."""
 
-UNSPECIFIED_OF_MINDSPORE: Final = MappingProxyType(
-    {
-        # weight and moments, which are inputs 0, 1, 2
-        "Adam": frozenset({0, 1, 2}),
-        "AdamWeightDecay": frozenset({0, 1, 2}),
-        # On a CPU, the running mean and variance, which are inputs 3 and 4. A device writes the statistics of the batch there.
-        "mindspore::BatchNorm": frozenset({1, 2}),
-    }
-)
+UNSPECIFIED_OF_MINDSPORE: Final = {
+    # weight and moments, which are inputs 0, 1, 2
+    "Adam": frozenset({0, 1, 2}),
+    "AdamWeightDecay": frozenset({0, 1, 2}),
+    # On a CPU, the running mean and variance, which are inputs 3 and 4. A device writes the statistics of the batch there.
+    "mindspore::BatchNorm": frozenset({1, 2}),
+}
 """By the type of MindSpore's operator, or by the kernel if it is so only in programs that opdump captured."""
 
 

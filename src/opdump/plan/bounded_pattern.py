@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 # Matches a whole name against an expression.
@@ -253,28 +252,24 @@ def _group(head: Token, branches: Sequence[Sequence[_Node]]) -> _Node:
 # only in Python and must be errors; `$` must not match before a last newline; an escaped letter without a meaning is that letter.
 
 # The classes of the "C" locale, as the inside of a bracket. C++ also accepts the names `d`, `s` and `w`.
-_POSIX: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "alnum": "0-9A-Za-z",
-        "alpha": "A-Za-z",
-        "blank": r" \t",
-        "cntrl": r"\x00-\x1f\x7f",
-        "digit": "0-9",
-        "graph": r"\x21-\x7e",
-        "lower": "a-z",
-        "print": r"\x20-\x7e",
-        "punct": r"\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7e",
-        "space": r"\s",
-        "upper": "A-Z",
-        "xdigit": "0-9A-Fa-f",
-        "d": "0-9",
-        "s": r"\s",
-        "w": r"\w",
-    }
-)
-_CONTROL: Final[Mapping[str, str]] = MappingProxyType(
-    {"0": "\0", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-)
+_POSIX: Final[Mapping[str, str]] = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "blank": r" \t",
+    "cntrl": r"\x00-\x1f\x7f",
+    "digit": "0-9",
+    "graph": r"\x21-\x7e",
+    "lower": "a-z",
+    "print": r"\x20-\x7e",
+    "punct": r"\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7e",
+    "space": r"\s",
+    "upper": "A-Z",
+    "xdigit": "0-9A-Fa-f",
+    "d": "0-9",
+    "s": r"\s",
+    "w": r"\w",
+}
+_CONTROL: Final[Mapping[str, str]] = {"0": "\0", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _BRACES = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
 _HEX = re.compile(r"[0-9A-Fa-f]+")
 

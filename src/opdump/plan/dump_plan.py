@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from types import MappingProxyType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from opdump.errors import ConfigError
@@ -91,7 +91,7 @@ EXCEPTION: Final = Mode(
     nothing_found="no operator failed",
 )
 WATCH: Final = Mode(name="watch", watches=True, dropped="not watched", nothing_found="no watched operator ran")
-MODES: Final[Mapping[str, Mode]] = MappingProxyType({mode.name: mode for mode in (DATA, OVERFLOW, EXCEPTION, WATCH)})
+MODES: Final[Mapping[str, Mode]] = {mode.name: mode for mode in (DATA, OVERFLOW, EXCEPTION, WATCH)}
 
 
 # DumpPlan: what to capture, in one frozen object.
@@ -114,9 +114,12 @@ LONGEST_QUEUE: Final = 2**30
 """Maximum number of bytes that wait for the disk, regardless of the available memory."""
 _LONGEST_NAME: Final = 255
 _DEBUG_MODES: Final = range(5)
-_OF_LAYOUTS: Final[Mapping[str, object]] = MappingProxyType(
-    {"file_format": "npy", "stream_in_names": True, "step_level": False, "kernel_by_kernel": False}
-)
+_OF_LAYOUTS: Final[Mapping[str, object]] = {
+    "file_format": "npy",
+    "stream_in_names": True,
+    "step_level": False,
+    "kernel_by_kernel": False,
+}
 """Fields that only some layouts support (`LayoutFacts.fields`), with the value that other layouts require."""
 
 # Not part of the plan itself: the text that it was read from, and the warnings while reading it.

@@ -14,7 +14,6 @@ import types
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from opdump.errors import ConfigError
@@ -86,21 +85,17 @@ def _is_a_path(value: Any, hint: Any) -> bool:
     return isinstance(value, get_origin(hint) or hint) and _is_possible(value)
 
 
-_CHECKS: Final[Mapping[Any, Callable[[Any, Any], bool]]] = types.MappingProxyType(
-    {
-        Any: lambda _value, _hint: True,
-        **dict.fromkeys((None, type(None)), lambda value, _hint: value is None),
-        **dict.fromkeys(
-            (Union, types.UnionType), lambda value, hint: any(is_a(value, each) for each in get_args(hint))
-        ),
-        Literal: lambda value, hint: isinstance(value, str) and value in get_args(hint),
-        **dict.fromkeys((tuple, frozenset), _is_a_collection),
-        Annotated: lambda value, hint: is_a_number(value, int) and value in hint.__metadata__[0],
-        float: lambda value, _hint: is_a_number(value, int | float) and 0 < value < _TOO_MUCH,
-        int: lambda value, _hint: is_a_number(value, int) and 0 <= value <= LARGEST,
-        **dict.fromkeys((Path, os.PathLike), _is_a_path),
-    }
-)
+_CHECKS: Final[Mapping[Any, Callable[[Any, Any], bool]]] = {
+    Any: lambda _value, _hint: True,
+    **dict.fromkeys((None, type(None)), lambda value, _hint: value is None),
+    **dict.fromkeys((Union, types.UnionType), lambda value, hint: any(is_a(value, each) for each in get_args(hint))),
+    Literal: lambda value, hint: isinstance(value, str) and value in get_args(hint),
+    **dict.fromkeys((tuple, frozenset), _is_a_collection),
+    Annotated: lambda value, hint: is_a_number(value, int) and value in hint.__metadata__[0],
+    float: lambda value, _hint: is_a_number(value, int | float) and 0 < value < _TOO_MUCH,
+    int: lambda value, _hint: is_a_number(value, int) and 0 <= value <= LARGEST,
+    **dict.fromkeys((Path, os.PathLike), _is_a_path),
+}
 """The test of a value for each type that is not only a class, by the origin of the type."""
 
 
@@ -120,17 +115,15 @@ def _words(hint: Any) -> list[str]:
     return [_ONE.get(origin or hint) or f"a {hint.__name__}"]
 
 
-_ONE: Final[Mapping[Any, str]] = types.MappingProxyType(
-    {
-        bool: "True or False",
-        int: f"a whole number from 0 to {LARGEST}",
-        float: "a number above 0",
-        str: "text",
-        Path: "a path (pathlib.Path)",
-        os.PathLike: "a path",
-    }
-)
-_PLURAL: Final[Mapping[Any, str]] = types.MappingProxyType({int: f"whole numbers from 0 to {LARGEST}", str: "texts"})
+_ONE: Final[Mapping[Any, str]] = {
+    bool: "True or False",
+    int: f"a whole number from 0 to {LARGEST}",
+    float: "a number above 0",
+    str: "text",
+    Path: "a path (pathlib.Path)",
+    os.PathLike: "a path",
+}
+_PLURAL: Final[Mapping[Any, str]] = {int: f"whole numbers from 0 to {LARGEST}", str: "texts"}
 
 
 def shown(value: object) -> str:
@@ -146,7 +139,7 @@ def shown(value: object) -> str:
 
 _SIZE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgt]?i?b?)", re.ASCII | re.IGNORECASE)
 _SHARE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,9})?) ?%", re.ASCII)
-_POWERS: Final = MappingProxyType({"": 0, "k": 1, "m": 2, "g": 3, "t": 4})
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 SIZE_EXAMPLE: Final = 'a size above 0 such as "20GB", "512MiB", or a number of bytes'
 SHARE_EXAMPLE: Final = 'a share above 0 such as "10%" or 0.1'
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +15,7 @@ from opdump.statistics import ElementStatistics, Extremes, SummaryStatistics
 from opdump.step_table import TensorFacts
 
 _new = object.__new__
-_NO_STATISTICS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
+_NO_STATISTICS: Final[Mapping[str, StatisticValue]] = {}
 
 
 class PendingArray(Protocol):

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from opdump.errors import DumpPathError
@@ -209,14 +208,12 @@ _NO_ROOM: Final = "free space, or dump less (fewer steps, fewer operators, only 
 _GONE: Final = "the directory was removed or replaced during the run; run the program again, and do not touch the directory meanwhile"
 _TOO_MANY: Final = "too many files are open; raise the limit (ulimit -n)"
 _KEPT_OUT: Final = "make the directory writable for this user, or dump into another one"
-_REMEDIES: Final = MappingProxyType(
-    {
-        **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _NO_ROOM),
-        **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP), _GONE),
-        **dict.fromkeys((errno.EMFILE, errno.ENFILE), _TOO_MANY),
-        **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _KEPT_OUT),
-    }
-)
+_REMEDIES: Final = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _NO_ROOM),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP), _GONE),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _TOO_MANY),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _KEPT_OUT),
+}
 _OTHER_DISK: Final = "check the disk, or dump to another one"
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
@@ -310,7 +309,7 @@ def _value(category: str, text: str, where: str, line: int) -> StatisticValue | 
 #
 # The output equals that of `StatisticEncoder.text`, computed from the columns of all tensors' summaries at once.
 
-_NO_OTHERS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
+_NO_OTHERS: Final[Mapping[str, StatisticValue]] = {}
 
 
 @dataclass(frozen=True, slots=True)

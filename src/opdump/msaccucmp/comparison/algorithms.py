@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -130,20 +130,18 @@ def _mean_relative_error(pair: Compared) -> Result:
     return _printed(np.mean(_relative_errors(pair)))
 
 
-ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
-    {
-        "CosineSimilarity": _cosine_similarity,
-        "MaxAbsoluteError": _max_absolute_error,
-        "AccumulatedRelativeError": _accumulated_relative_error,
-        "RelativeEuclideanDistance": _relative_euclidean_distance,
-        "KullbackLeiblerDivergence": _kullback_leibler_divergence,
-        "StandardDeviation": _standard_deviation,
-        "MeanAbsoluteError": _mean_absolute_error,
-        "RootMeanSquareError": _root_mean_square_error,
-        "MaxRelativeError": _max_relative_error,
-        "MeanRelativeError": _mean_relative_error,
-    }
-)
+ALGORITHMS: Final[Mapping[str, Algorithm]] = {
+    "CosineSimilarity": _cosine_similarity,
+    "MaxAbsoluteError": _max_absolute_error,
+    "AccumulatedRelativeError": _accumulated_relative_error,
+    "RelativeEuclideanDistance": _relative_euclidean_distance,
+    "KullbackLeiblerDivergence": _kullback_leibler_divergence,
+    "StandardDeviation": _standard_deviation,
+    "MeanAbsoluteError": _mean_absolute_error,
+    "RootMeanSquareError": _root_mean_square_error,
+    "MaxRelativeError": _max_relative_error,
+    "MeanRelativeError": _mean_relative_error,
+}
 """By name, in the order of their numbers."""
 _WITHOUT_BOOLEANS: Final = frozenset(ALGORITHMS) - {"CosineSimilarity", "RelativeEuclideanDistance"}
 

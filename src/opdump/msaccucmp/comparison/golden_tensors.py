@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -54,12 +53,14 @@ class DumpKind(Enum):
     FRAMEWORK = "dumps of a model of a framework (.npy, .pb)"
 
 
-_SUFFIXES: Final[Mapping[str, DumpKind]] = MappingProxyType(
-    {"npy": DumpKind.FRAMEWORK, "pb": DumpKind.FRAMEWORK, "quant": DumpKind.QUANTISED}
-)
-_PATTERNS: Final[Mapping[str, re.Pattern[str]]] = MappingProxyType(
-    {suffix: re.compile(_FRAMEWORK.format(suffix)) for suffix in _SUFFIXES}
-)
+_SUFFIXES: Final[Mapping[str, DumpKind]] = {
+    "npy": DumpKind.FRAMEWORK,
+    "pb": DumpKind.FRAMEWORK,
+    "quant": DumpKind.QUANTISED,
+}
+_PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
+    suffix: re.compile(_FRAMEWORK.format(suffix)) for suffix in _SUFFIXES
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from opdump.dtypes import BY_NAME, DATA_TYPES
@@ -130,68 +129,66 @@ def is_computational(graphs: Sequence[GeGraph]) -> str | None:
 #
 # See docs/tensorflow-graph.md#the-files.
 
-_MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
-    {
-        "ModelDef": (
-            ("name", 1, "string"),
-            ("version", 2, "uint32"),
-            ("custom_version", 3, "string"),
-            ("graph", 7, "*GraphDef"),
-            ("attr", 11, "*AttrEntry"),
-        ),
-        "GraphDef": (
-            ("name", 1, "string"),
-            ("input", 4, "*string"),
-            ("output", 5, "*string"),
-            ("op", 6, "*OpDef"),
-            ("attr", 11, "*AttrEntry"),
-        ),
-        "OpDef": (
-            ("name", 1, "string"),
-            ("type", 2, "string"),
-            ("input", 5, "*string"),
-            ("attr", 10, "*AttrEntry"),
-            ("id", 21, "int64"),
-            ("stream_id", 22, "int64"),
-            ("input_name", 23, "*string"),
-            ("src_name", 24, "*string"),
-            ("src_index", 25, "*int64"),
-            ("dst_name", 26, "*string"),
-            ("dst_index", 27, "*int64"),
-            ("is_input_const", 32, "*bool"),
-            ("input_desc", 33, "*TensorDescriptor"),
-            ("output_desc", 34, "*TensorDescriptor"),
-            ("subgraph_name", 35, "*string"),
-        ),
-        "TensorDescriptor": (
-            ("name", 1, "string"),
-            ("dtype", 2, "#DataType"),
-            ("shape", 3, "ShapeDef"),
-            ("layout", 4, "string"),
-            ("attr", 5, "*AttrEntry"),
-            ("size", 10, "int64"),
-            ("device_type", 14, "string"),
-            ("real_dim_cnt", 16, "int64"),
-        ),
-        "ShapeDef": (("dim", 1, "*int64"),),
-        "AttrEntry": (("key", 1, "string"), ("value", 2, "AttrDef")),
-        # One of these is set; text and JSON need no oneof for that.
-        "AttrDef": (
-            ("list", 1, "ListValue"),
-            ("s", 2, "string"),
-            ("i", 3, "int64"),
-            ("f", 4, "float"),
-            ("b", 5, "bool"),
-        ),
-        "ListValue": (
-            ("s", 2, "*string"),
-            ("i", 3, "*int64"),
-            ("f", 4, "*float"),
-            ("b", 5, "*bool"),
-            ("val_type", 20, "#ListValueType"),
-        ),
-    }
-)
+_MESSAGES: Final[Mapping[str, Fields]] = {
+    "ModelDef": (
+        ("name", 1, "string"),
+        ("version", 2, "uint32"),
+        ("custom_version", 3, "string"),
+        ("graph", 7, "*GraphDef"),
+        ("attr", 11, "*AttrEntry"),
+    ),
+    "GraphDef": (
+        ("name", 1, "string"),
+        ("input", 4, "*string"),
+        ("output", 5, "*string"),
+        ("op", 6, "*OpDef"),
+        ("attr", 11, "*AttrEntry"),
+    ),
+    "OpDef": (
+        ("name", 1, "string"),
+        ("type", 2, "string"),
+        ("input", 5, "*string"),
+        ("attr", 10, "*AttrEntry"),
+        ("id", 21, "int64"),
+        ("stream_id", 22, "int64"),
+        ("input_name", 23, "*string"),
+        ("src_name", 24, "*string"),
+        ("src_index", 25, "*int64"),
+        ("dst_name", 26, "*string"),
+        ("dst_index", 27, "*int64"),
+        ("is_input_const", 32, "*bool"),
+        ("input_desc", 33, "*TensorDescriptor"),
+        ("output_desc", 34, "*TensorDescriptor"),
+        ("subgraph_name", 35, "*string"),
+    ),
+    "TensorDescriptor": (
+        ("name", 1, "string"),
+        ("dtype", 2, "#DataType"),
+        ("shape", 3, "ShapeDef"),
+        ("layout", 4, "string"),
+        ("attr", 5, "*AttrEntry"),
+        ("size", 10, "int64"),
+        ("device_type", 14, "string"),
+        ("real_dim_cnt", 16, "int64"),
+    ),
+    "ShapeDef": (("dim", 1, "*int64"),),
+    "AttrEntry": (("key", 1, "string"), ("value", 2, "AttrDef")),
+    # One of these is set; text and JSON need no oneof for that.
+    "AttrDef": (
+        ("list", 1, "ListValue"),
+        ("s", 2, "string"),
+        ("i", 3, "int64"),
+        ("f", 4, "float"),
+        ("b", 5, "bool"),
+    ),
+    "ListValue": (
+        ("s", 2, "*string"),
+        ("i", 3, "*int64"),
+        ("f", 4, "*float"),
+        ("b", 5, "*bool"),
+        ("val_type", 20, "#ListValueType"),
+    ),
+}
 _LIST_TYPES: Final = {
     "VT_LIST_NONE": 0,
     "VT_LIST_STRING": 1,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast, get_args
 
 from opdump.errors import CorruptDumpError
@@ -43,57 +42,55 @@ from opdump.records import Frame, Phase
 _FILE: Final = "opdump/debug_graph.proto"
 _PACKAGE: Final = "debugger"
 
-_MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
-    {
-        "ModelProto": (("ir_version", 1, "int64"), ("graph", 4, "GraphProto")),
-        "GraphProto": (
-            ("node", 1, "*NodeProto"),
-            ("name", 2, "bytes"),
-            ("parameters", 3, "*ParameterProto"),
-            ("outputs", 4, "*OutputProto"),
-            ("const_vals", 5, "*NamedValueProto"),
-            ("root_name", 6, "bytes"),
-        ),
-        "NodeProto": (
-            ("input", 1, "*InputProto"),
-            ("name", 2, "bytes"),
-            ("op_type", 3, "bytes"),
-            ("scope", 4, "bytes"),
-            ("attribute", 5, "*AttributeProto"),
-            ("output_type", 6, "TypeProto"),
-            ("full_name", 8, "bytes"),
-            ("source_address", 9, "bytes"),
-        ),
-        "InputProto": (("name", 1, "bytes"), ("type", 2, "int32")),
-        "AttributeProto": (("name", 1, "bytes"), ("value", 2, "ValueProto")),
-        "ParameterProto": (("name", 1, "bytes"), ("type", 2, "TypeProto")),
-        "OutputProto": (("name", 1, "bytes"), ("type", 2, "TypeProto")),
-        "NamedValueProto": (("key", 1, "bytes"), ("value", 2, "ValueProto"), ("full_name", 3, "bytes")),
-        "ValueProto": (
-            ("dtype", 1, "int32"),
-            ("bool_val", 2, "bool"),
-            ("int_val", 3, "int64"),
-            ("uint_val", 4, "uint64"),
-            ("float_val", 5, "float"),
-            ("double_val", 6, "double"),
-            ("str_val", 7, "bytes"),
-            ("tensor_val", 8, "TensorProto"),
-            ("values", 18, "*ValueProto"),
-            ("dict_val", 19, "*NamedValueProto"),
-            ("type_val", 20, "TypeProto"),
-        ),
-        "TensorProto": (("dims", 4, "*int64"), ("data_type", 5, "int32")),
-        "TypeProto": (
-            ("data_type", 1, "int32"),
-            ("tensor_type", 2, "TensorType"),
-            ("sequence_type", 3, "SequenceType"),
-        ),
-        "TensorType": (("elem_type", 1, "int32"), ("shape", 2, "TensorShapeProto")),
-        "SequenceType": (("elem_types", 1, "*TypeProto"),),
-        "TensorShapeProto": (("dim", 1, "*Dimension"),),
-        "Dimension": (("size", 1, "int64"),),
-    }
-)
+_MESSAGES: Final[Mapping[str, Fields]] = {
+    "ModelProto": (("ir_version", 1, "int64"), ("graph", 4, "GraphProto")),
+    "GraphProto": (
+        ("node", 1, "*NodeProto"),
+        ("name", 2, "bytes"),
+        ("parameters", 3, "*ParameterProto"),
+        ("outputs", 4, "*OutputProto"),
+        ("const_vals", 5, "*NamedValueProto"),
+        ("root_name", 6, "bytes"),
+    ),
+    "NodeProto": (
+        ("input", 1, "*InputProto"),
+        ("name", 2, "bytes"),
+        ("op_type", 3, "bytes"),
+        ("scope", 4, "bytes"),
+        ("attribute", 5, "*AttributeProto"),
+        ("output_type", 6, "TypeProto"),
+        ("full_name", 8, "bytes"),
+        ("source_address", 9, "bytes"),
+    ),
+    "InputProto": (("name", 1, "bytes"), ("type", 2, "int32")),
+    "AttributeProto": (("name", 1, "bytes"), ("value", 2, "ValueProto")),
+    "ParameterProto": (("name", 1, "bytes"), ("type", 2, "TypeProto")),
+    "OutputProto": (("name", 1, "bytes"), ("type", 2, "TypeProto")),
+    "NamedValueProto": (("key", 1, "bytes"), ("value", 2, "ValueProto"), ("full_name", 3, "bytes")),
+    "ValueProto": (
+        ("dtype", 1, "int32"),
+        ("bool_val", 2, "bool"),
+        ("int_val", 3, "int64"),
+        ("uint_val", 4, "uint64"),
+        ("float_val", 5, "float"),
+        ("double_val", 6, "double"),
+        ("str_val", 7, "bytes"),
+        ("tensor_val", 8, "TensorProto"),
+        ("values", 18, "*ValueProto"),
+        ("dict_val", 19, "*NamedValueProto"),
+        ("type_val", 20, "TypeProto"),
+    ),
+    "TensorProto": (("dims", 4, "*int64"), ("data_type", 5, "int32")),
+    "TypeProto": (
+        ("data_type", 1, "int32"),
+        ("tensor_type", 2, "TensorType"),
+        ("sequence_type", 3, "SequenceType"),
+    ),
+    "TensorType": (("elem_type", 1, "int32"), ("shape", 2, "TensorShapeProto")),
+    "SequenceType": (("elem_types", 1, "*TypeProto"),),
+    "TensorShapeProto": (("dim", 1, "*Dimension"),),
+    "Dimension": (("size", 1, "int64"),),
+}
 
 
 def model_proto() -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import MappingProxyType
 from typing import Final, Literal
 
 from opdump.call_stacks import Frame, left_out, shortened
@@ -36,12 +35,17 @@ _TABLE: Final = (
     ("complex64", "Complex64", 0),
     ("complex128", "Complex128", 0),
 )
-_IR_NAMES: Final = MappingProxyType({dtype: name for dtype, name, _ in _TABLE})
-_PB_NUMBERS: Final = MappingProxyType({dtype: number for dtype, _, number in _TABLE if number})
-_PB_DTYPES: Final = MappingProxyType(
-    {number: dtype for dtype, _, number in _TABLE if number}
-    | {31: "tuple", 32: "list", 36: "int32", 37: "uint32", 38: "float32", 43: "umonad", 44: "iomonad"}
-)
+_IR_NAMES: Final = {dtype: name for dtype, name, _ in _TABLE}
+_PB_NUMBERS: Final = {dtype: number for dtype, _, number in _TABLE if number}
+_PB_DTYPES: Final = {number: dtype for dtype, _, number in _TABLE if number} | {
+    31: "tuple",
+    32: "list",
+    36: "int32",
+    37: "uint32",
+    38: "float32",
+    43: "umonad",
+    44: "iomonad",
+}
 _UNDEFINED: Final = "Undefined"
 
 
