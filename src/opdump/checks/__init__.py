@@ -37,11 +37,4 @@ __all__ = [
     "stats_of_summary",
 ]
 
-__getattr__ = late_names(
-    __name__,
-    {
-        ".tensor_checks": ("CheckName", "Finding", "InspectedTensor", "TensorStats", "Thresholds", "stats_of_summary"),
-        ".overflow": ("OVERFLOW_KINDS", "OverflowStatus", "overflow_kind", "overflow_status"),
-        ".registry": ("CHECKS", "Checks"),
-    },
-)
+__getattr__ = late_names(__name__, ".tensor_checks", ".overflow", ".registry")

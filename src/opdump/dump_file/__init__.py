@@ -49,15 +49,4 @@ __all__ = [
     "write_dump_file",
 ]
 
-__getattr__ = late_names(
-    __name__,
-    {
-        "..dtypes": ("DATA_TYPES", "DataType", "data_type", "data_type_number"),
-        ".dump_file": (
-            *("DumpBlob", "DumpFile", "DumpTensor", "OriginalOp", "Variant"),
-            *("FORMAT_NAMES", "FORMAT_NUMBERS", "format_name", "format_number", "write_dump_file"),
-        ),
-        ".reading": ("read_dump_file",),
-        ".stored_bytes": ("Bytes", "HeldBytes", "UnreadableBytes"),
-    },
-)
+__getattr__ = late_names(__name__, "..dtypes", ".stored_bytes", ".dump_file", ".reading")

@@ -1,6 +1,6 @@
 """Imports of opdump's own modules: on first use, so that a package itself is quick to import, and without garbage collection.
 
-    __getattr__ = late_names(__name__, {".reading": ("read_dump_file",), ...})
+    __getattr__ = late_names(__name__, ".stored_bytes", ".dump_file", ".reading")
 
 It imports little itself: importing `importlib.abc` takes longer than all of this.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,19 +18,21 @@ from typing import Any
 # `opdump show` needs one file of a package, but Python imports the package with it.
 
 
-def late_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package. `homes` maps modules, written as in a relative import, to the names that they define.
+def late_names(package: str, *modules: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package for the names in its `__all__`, which the first of `modules` that has them provides.
 
-    No module may have the same name as something in it: Python sets an imported module as an attribute of the package.
+    Modules are written as in a relative import. Each imports those before it that it needs, so that looking there first costs nothing. No module may
+    have the same name as something in it: Python sets an imported module as an attribute of the package.
     """
-    home_of = {name: module for module, names in homes.items() for name in names}
 
     def imported(name: str) -> Any:
-        if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(home_of[name], package), name)
-        setattr(sys.modules[package], name, value)
-        return value
+        if name in sys.modules[package].__all__:
+            for module in modules:
+                home = importlib.import_module(module, package)
+                if hasattr(home, name):
+                    setattr(sys.modules[package], name, getattr(home, name))
+                    return getattr(home, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return imported
 

@@ -138,12 +138,7 @@ else:
     xxh3_low_pointer = _native.xxh3_low_pointer
     NATIVE_FOLLOWER = _native.Follower
 
-__getattr__ = late_names(
-    __name__,
-    {
-        ".pair_metrics": ("PairMetrics", "SummaryDifferences", "WorstChannel", "compare_summaries"),
-    },
-)
+__getattr__ = late_names(__name__, ".pair_metrics")
 
 
 def active() -> str:

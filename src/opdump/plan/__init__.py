@@ -72,26 +72,4 @@ __all__ = [
     "WatchedLook",
 ]
 
-__getattr__ = late_names(
-    __name__,
-    {
-        ".dump_plan": (
-            *("DATA", "EXCEPTION", "MODES", "OVERFLOW", "WATCH", "Captures", "Mode", "WatchedLook"),
-            "TRIGGERS",
-            "DumpLevel",
-            "DumpPlan",
-            "ExceptionDetail",
-            "FileFormat",
-            "OnError",
-            "OverflowKind",
-            "SavedData",
-            "Selection",
-            "StatCalcMode",
-            "StatPrecision",
-            "SyncLayoutName",
-            "Trigger",
-        ),
-        ".layouts": ("LayoutFacts",),
-        ".selection": ("Exclusion", "KernelPattern", "ModelFilter", "ModelSelection", "OperatorRange", "StepSet"),
-    },
-)
+__getattr__ = late_names(__name__, ".selection", ".layouts", ".dump_plan")

@@ -17,10 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_MODE", "DirectorySink", "make_directory"]
 
-__getattr__ = late_names(
-    __name__,
-    {
-        ".directory": ("FILE_MODE", "DirectorySink"),
-        ".open_directories": ("make_directory",),
-    },
-)
+__getattr__ = late_names(__name__, ".open_directories", ".directory")
