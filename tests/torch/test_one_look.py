@@ -44,7 +44,7 @@ def _rows_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     forget = reader.TensorReader.clear
 
     def clear(self: reader.TensorReader) -> None:
-        read.append(len(self._table))
+        read.append(len(self.table))
         forget(self)
 
     with monkeypatch.context() as patched:

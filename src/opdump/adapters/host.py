@@ -376,7 +376,7 @@ class NumpyReader:
         """Summaries that were taken ahead (`take_ahead`), latest first."""
         self._generation = 0
         self._device_extremes = device_extremes and statistics
-        self._takes_blocks = statistics and not (elements or self._element_statistics)
+        self.takes_blocks = statistics and not (elements or self._element_statistics)
         self._hosts: dict[int, HostTensor] = {}
         """The tensors of this step, by the identity of their `TensorSnapshot`, if extremes are requested."""
         self._extremes: dict[int, Extremes] = {}
@@ -434,11 +434,6 @@ class NumpyReader:
         if host.array is None or host.array.size != (sample or host.count):
             host.array = self._elements_of(host, sample or host.count)
         return Elements(host.array, sample, "" if sample else host.npy)
-
-    @property
-    def takes_blocks(self) -> bool:
-        """Whether the reader reads only summaries."""
-        return self._takes_blocks
 
     def take_block(self, tensors: Sequence[LiveValue]) -> tuple[Sequence[TensorFacts], npt.NDArray[np.intp]]:
         """The facts of each tensor, and the row of its summary in `block_summaries`; -1 if it has none."""

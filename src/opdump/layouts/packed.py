@@ -559,12 +559,12 @@ class PackedRank(RankTree):
                 self._note(error)
         for place, files in found.items():
             files.sort(key=lambda file: (file.name.timestamp, file.name.io, file.name.slot, file.relative))
-            if place not in self._places:
+            if place not in self.places:
                 self._listed[place] = PlaceFiles(tuple(files), (), None)
             else:
                 listed = self.files(place)
                 self._listed[place] = replace(listed, tensors=(*listed.tensors, *files))
-        return tuple(place for place in found if place not in self._places)
+        return tuple(place for place in found if place not in self.places)
 
     def _files_to_look_through(self) -> list[str]:
         try:

@@ -80,7 +80,8 @@ class TensorReader:
         self._sample = sample
         self._device_extremes = device_extremes
         self._low_precision_on_device = low_precision_on_device
-        self._table = SummaryTable(4096)
+        self.table = SummaryTable(4096)
+        """The summaries of the step, one per row."""
         self._without_others: list[tuple[TensorSnapshot, PendingCopy]] = []
         self._device = DeviceSummaries(low_precision=low_precision_on_device, accelerators=accelerators)
         self._accelerators = self._device.accelerators
@@ -104,7 +105,7 @@ class TensorReader:
                 least = WORTH_KNOWING if self.digests is None else WORTH_KNOWING_DIGEST
                 self.storages.seen = SeenTensors(least)
                 self.seen_and_place = self.storages.seen, self.storages.read_once
-            self._taker = BatchSummarizer(self._table, prototype, PLAIN_CLASSES, self.digests, *self.seen_and_place)
+            self._taker = BatchSummarizer(self.table, prototype, PLAIN_CLASSES, self.digests, *self.seen_and_place)
 
     @property
     def takes_summaries_alone(self) -> bool:
@@ -117,13 +118,8 @@ class TensorReader:
         is_plain = self._sample is None and not (self._device_extremes or self._element_statistics)
         return self._elements and self._statistics and is_plain and self._accelerators.reads_host and _DESCRIBES_TENSORS
 
-    @property
-    def table(self) -> SummaryTable:
-        """The summaries of the step, one per row."""
-        return self._table
-
     def block_summaries(self) -> npt.NDArray[np.float64]:
-        rows = self._table.rows()
+        rows = self.table.rows()
         return np.concatenate([rows, [NO_SUMMARY]]) if len(rows) else np.array([NO_SUMMARY])
 
     def block_extremes(self) -> Mapping[int, Extremes]:
@@ -236,7 +232,7 @@ class TensorReader:
         """The summaries of tensors read in this step; None for complex tensors, and if none were requested."""
         if not entries:
             return []
-        table, device, make = self._table, self._device, Summary._make
+        table, device, make = self.table, self._device, Summary._make
         if self._device_extremes:
             for taken in entries:
                 if taken.table is device:
@@ -264,7 +260,7 @@ class TensorReader:
         return self._device.must_finish
 
     def clear(self) -> None:
-        self._table.clear()
+        self.table.clear()
         self.storages.seen.clear()
         if self.digests is not None:
             self.digests.clear()
@@ -328,11 +324,11 @@ class TensorReader:
         if self._device_extremes and code is not None:
             self._take_extremes(dense, taken)
         elif self._statistics and code is not None:
-            taken.table = self._table
+            taken.table = self.table
             if dense.is_contiguous():
-                taken.row = self._table.add(dense.data_ptr(), code, dense.numel())
+                taken.row = self.table.add(dense.data_ptr(), code, dense.numel())
             else:
-                taken.row = self._table.add_strided(dense.data_ptr(), code, tuple(dense.shape), dense.stride())
+                taken.row = self.table.add_strided(dense.data_ptr(), code, tuple(dense.shape), dense.stride())
         if self._elements:
             sample = self._sample_of(dense)
             raw = elements_of(dense)

@@ -81,11 +81,12 @@ class RankTree:
         self._names: dict[int, TrueNames] = {}
         self._graphs: dict[int, Graph | None] = {}
         self._graphs_as_filed: dict[int, Graph | None] = {}
-        self._places = tuple(places) if places is not None else find_places(root)
+        self.places = tuple(places) if places is not None else find_places(root)
+        """The directories that contain tensors, or can."""
         self._index = self._open_index() if with_index else None
-        self._places += self._other_places()
+        self.places += self._other_places()
         self._places_of_step: dict[int | None, list[TensorDirectory]] = {}
-        for place in self._places:
+        for place in self.places:
             self._places_of_step.setdefault(place.step, []).append(place)
         self.runs = self._index.runs if self._index is not None else self._runs_by_time()
         self._starts = [run.started for run in self.runs]
@@ -105,18 +106,13 @@ class RankTree:
         batches = index.batches if index is not None else ()
         chosen = {batch.step for batch in batches if not isinstance(self._run, int) or batch.run == self._run}
         indexed = {batch.step for batch in batches}
-        for place in self._places:
+        for place in self.places:
             if place.step is not None and place.step not in indexed and place.step not in chosen:
                 files = self.files(place)
                 runs = {self._run_id(file.name.timestamp) for file in files.tensors}
                 if self._run in runs or (not isinstance(self._run, int) and (runs or files.statistics)):
                     chosen.add(place.step)
         return tuple(sorted(chosen))
-
-    @property
-    def places(self) -> tuple[TensorDirectory, ...]:
-        """The directories that contain tensors, or can."""
-        return self._places
 
     def files(self, place: TensorDirectory) -> PlaceFiles:
         """The files of one of them."""
@@ -133,7 +129,7 @@ class RankTree:
     @property
     def graph_ids(self) -> tuple[int, ...]:
         """The graphs that have data or a file of their own, ascending."""
-        found = {place.graph_id for place in self._places}
+        found = {place.graph_id for place in self.places}
         for directory, stem in ((_GRAPHS, _GRAPH_STEM), (_ORDERS, _ORDER_STEM)):
             for path in (self.root / directory).glob(f"{stem}*"):
                 number = path.name.removeprefix(stem).partition(".")[0]
@@ -212,7 +208,7 @@ class RankTree:
             if not isinstance(self._run, int) or run == self._run:
                 (present,) = self._present([record], run, files)
                 found[_constant_key(record, run if self._run == "all" else 0)] = present
-        for place in self._places:
+        for place in self.places:
             if place.step is None:
                 part = self._records(place, known)
                 self._note(*part.problems)
@@ -253,7 +249,7 @@ class RankTree:
     @cached_property
     def _is_numbered_anew(self) -> bool:
         """Whether MindSpore renumbers operators after writing their graph: since 2.7, when file names have an element type."""
-        files = (file for place in self._places for file in self.files(place).tensors)
+        files = (file for place in self.places for file in self.files(place).tensors)
         return next((bool(file.name.dtype) for file in files), True)
 
     def history(self, graph_id: int) -> tuple[int, ...]:
@@ -357,7 +353,7 @@ class RankTree:
     def _runs_by_time(self) -> tuple[Run, ...]:
         stamps = [
             (file.name.timestamp, place.step)
-            for place in self._places
+            for place in self.places
             if place.step is not None
             for file in self.files(place).tensors
         ]

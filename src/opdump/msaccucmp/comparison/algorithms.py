@@ -68,20 +68,12 @@ def _cosine_similarity(pair: Compared) -> Result:
     return _printed(1.0 if cosine > 1 else cosine)
 
 
-def _max_absolute_error(pair: Compared) -> Result:
-    return _printed(np.max(np.abs(pair.mine - pair.golden)))
-
-
 def _relative_errors(pair: Compared) -> _Array:
     """|m / g - 1|, and 0 if g counts as 0 or is NaN."""
     counted = np.abs(pair.golden) > _EPSILON
     errors = np.zeros_like(pair.golden)
     errors[counted] = np.abs(pair.mine[counted] / pair.golden[counted] - 1)
     return errors
-
-
-def _accumulated_relative_error(pair: Compared) -> Result:
-    return _printed(np.sum(_relative_errors(pair)))
 
 
 def _relative_euclidean_distance(pair: Compared) -> Result:
@@ -114,33 +106,17 @@ def _standard_deviation(pair: Compared) -> Result:
     return ",".join(texts), ""
 
 
-def _mean_absolute_error(pair: Compared) -> Result:
-    return _printed(np.mean(np.abs(pair.mine - pair.golden)))
-
-
-def _root_mean_square_error(pair: Compared) -> Result:
-    return _printed(np.sqrt(np.mean(np.square(pair.mine - pair.golden))))
-
-
-def _max_relative_error(pair: Compared) -> Result:
-    return _printed(np.max(_relative_errors(pair)))
-
-
-def _mean_relative_error(pair: Compared) -> Result:
-    return _printed(np.mean(_relative_errors(pair)))
-
-
 ALGORITHMS: Final[Mapping[str, Algorithm]] = {
     "CosineSimilarity": _cosine_similarity,
-    "MaxAbsoluteError": _max_absolute_error,
-    "AccumulatedRelativeError": _accumulated_relative_error,
+    "MaxAbsoluteError": lambda pair: _printed(np.max(np.abs(pair.mine - pair.golden))),
+    "AccumulatedRelativeError": lambda pair: _printed(np.sum(_relative_errors(pair))),
     "RelativeEuclideanDistance": _relative_euclidean_distance,
     "KullbackLeiblerDivergence": _kullback_leibler_divergence,
     "StandardDeviation": _standard_deviation,
-    "MeanAbsoluteError": _mean_absolute_error,
-    "RootMeanSquareError": _root_mean_square_error,
-    "MaxRelativeError": _max_relative_error,
-    "MeanRelativeError": _mean_relative_error,
+    "MeanAbsoluteError": lambda pair: _printed(np.mean(np.abs(pair.mine - pair.golden))),
+    "RootMeanSquareError": lambda pair: _printed(np.sqrt(np.mean(np.square(pair.mine - pair.golden)))),
+    "MaxRelativeError": lambda pair: _printed(np.max(_relative_errors(pair))),
+    "MeanRelativeError": lambda pair: _printed(np.mean(_relative_errors(pair))),
 }
 """By name, in the order of their numbers."""
 _WITHOUT_BOOLEANS: Final = frozenset(ALGORITHMS) - {"CosineSimilarity", "RelativeEuclideanDistance"}
