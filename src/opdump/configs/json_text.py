@@ -48,8 +48,8 @@ class Section:
             raise self.wrong(key, f"an unsigned int: {meaning}")
         return value % 2**32
 
-    def text(self, key: str, meaning: str) -> str:
-        value = self.values[key]
+    def text(self, key: str, meaning: str, default: str | None = None) -> str:
+        value = self.values[key] if default is None else self.values.get(key, default)
         if not isinstance(value, str):
             raise self.wrong(key, f"a string: {meaning}")
         return value
@@ -60,16 +60,16 @@ class Section:
             raise self.wrong(key, f"an array: {meaning}")
         return value
 
-    def boolean(self, key: str) -> bool:
-        value = self.values[key]
+    def boolean(self, key: str, default: bool = False) -> bool:
+        value = self.values.get(key, default)
         if not isinstance(value, bool):
             raise self.wrong(key, "a boolean: true or false, without quotes")
         return value
 
-    def choice(self, key: str, allowed: Collection[str]) -> str:
+    def choice(self, key: str, allowed: Collection[str], default: str | None = None) -> str:
         """A string from a closed list, in exactly that spelling."""
         meaning = " or ".join(f'"{name}"' for name in allowed)
-        value = self.text(key, meaning)
+        value = self.text(key, meaning, default)
         if value not in allowed:
             near = nearest(value, allowed, 1)
             raise self.wrong(key, f"{key} only supports {meaning}" + (f'; write "{near[0]}"' if near else ""))

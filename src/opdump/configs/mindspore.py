@@ -85,9 +85,9 @@ def is_asynchronous(e2e: Section, common: Section, own: Section, *, acl_form: bo
 
 def asynchronous(common: Section, own: Section, *, acl_form: bool) -> Asynchronous:
     """How the sections want it written. Raises ConfigError for an unknown `file_format` or `jit_level`."""
-    file_format = common.choice("file_format", get_args(FileFormat)) if common.has("file_format") else "bin"
+    file_format = common.choice("file_format", get_args(FileFormat), "bin")
     # MindSpore calls a program that runs operator by operator O0 or O1.
-    level = own.choice("jit_level", _JIT_LEVELS) if own.has("jit_level") else "O0"
+    level = own.choice("jit_level", _JIT_LEVELS, "O0")
     return Asynchronous(cast(FileFormat, file_format), acl_form, acl_form and level != "O2")
 
 
@@ -277,8 +277,8 @@ def resolve(
         file_format=filed.file_format,
         step_level=filed.step_level,
         kernel_by_kernel=filed.kernel_by_kernel,
-        class_names_in_scope=not own.has("class_names_in_scope") or own.boolean("class_names_in_scope"),
-        trailing_comma=own.has("trailing_comma") and own.boolean("trailing_comma"),
+        class_names_in_scope=own.boolean("class_names_in_scope", True),
+        trailing_comma=own.boolean("trailing_comma"),
         **device,
     )
 
@@ -346,20 +346,14 @@ def _on_host(device: _DeviceSettings, saved_data: SavedData, where: str) -> list
 
 
 def _device_settings(e2e: Section) -> _DeviceSettings:
-    if e2e.has("enable"):
-        e2e.boolean("enable")
-    trans_flag = e2e.boolean("trans_flag") if e2e.has("trans_flag") else True
-    save_kernel_args = e2e.boolean("save_kernel_args") if e2e.has("save_kernel_args") else False
-    stat_calc_mode, precision = "host", "high"
-    if e2e.has("stat_calc_mode"):
-        stat_calc_mode = e2e.choice("stat_calc_mode", get_args(StatCalcMode))
-    if e2e.has("device_stat_precision_mode"):
-        precision = e2e.choice("device_stat_precision_mode", get_args(StatPrecision))
+    e2e.boolean("enable")
     return {
-        "trans_flag": trans_flag,
-        "save_kernel_args": save_kernel_args,
-        "stat_calc_mode": cast(StatCalcMode, stat_calc_mode),
-        "device_stat_precision_mode": cast(StatPrecision, precision),
+        "trans_flag": e2e.boolean("trans_flag", True),
+        "save_kernel_args": e2e.boolean("save_kernel_args"),
+        "stat_calc_mode": cast(StatCalcMode, e2e.choice("stat_calc_mode", get_args(StatCalcMode), "host")),
+        "device_stat_precision_mode": cast(
+            StatPrecision, e2e.choice("device_stat_precision_mode", get_args(StatPrecision), "high")
+        ),
         "sample_num": _sample_num(e2e),
     }
 
@@ -390,7 +384,7 @@ def _dump_mode(common: Section) -> int:
 
 def _path(common: Section, environ: Mapping[str, str]) -> Path:
     key = f"{common.where}.path"
-    text = common.text("path", "an absolute path") if common.has("path") else ""
+    text = common.text("path", "an absolute path", "")
     if not text:
         root = environ.get(DIAGNOSTIC_VARIABLE, "")
         if not root:
@@ -415,7 +409,7 @@ def _path(common: Section, environ: Mapping[str, str]) -> Path:
 
 
 def _net_name(common: Section) -> str:
-    name = common.text("net_name", "a name such as ResNet50") if common.has("net_name") else "Net"
+    name = common.text("net_name", "a name such as ResNet50", "Net")
     if not _NET_NAME_ALPHABET.fullmatch(name):
         raise common.wrong(
             "net_name", "a net_name that is not empty and has only ASCII letters and digits, '-' and '_'"

@@ -167,6 +167,7 @@ def _report_of(op: OpRecord, status: OverflowStatus) -> dict[str, Any]:
 # a row may be one cell short (docs/device-dumps.md#the-csv-of-an-operator).
 
 _FIXED: Final = ("Input/Output", "Index", "Data Size", "Data Type", "Format", "Shape")
+_SIDES: Final[tuple[tuple[IO, str], ...]] = (("input", "Input"), ("output", "Output"))
 _UNKNOWN: Final = ("", "-", "NA", "UNKNOW", "UNKNOWN")
 _WIDEST_ROW: Final = 1 << 16
 
@@ -212,15 +213,9 @@ def encode_operator_csv(tensors: Sequence[FiledTensor], categories: Sequence[str
     classic, names, header = _columns(tuple(categories))
     row = _classic_row if classic else _chosen_row
     lines = [header]
-    inputs = outputs = 0
-    for tensor in tensors:
-        if tensor.io == "input":
-            lines.append(f"Input,{inputs},{row(tensor, names)}\n")
-            inputs += 1
-    for tensor in tensors:
-        if tensor.io == "output":
-            lines.append(f"Output,{outputs},{row(tensor, names)}\n")
-            outputs += 1
+    for io, title in _SIDES:
+        of_side = [tensor for tensor in tensors if tensor.io == io]
+        lines += [f"{title},{number},{row(tensor, names)}\n" for number, tensor in enumerate(of_side)]
     return "".join(lines).encode("utf-8", "backslashreplace")
 
 
@@ -235,8 +230,7 @@ def classic_template(tensors: Sequence[FiledTensor], summarised: Collection[int]
     `summarised` are the indices of tensors with a summary; the others have no statistics at all.
     """
     lines, filled = [_literal(_columns(DEVICE_DEFAULT)[2])], []
-    sides: tuple[tuple[IO, str], ...] = (("input", "Input"), ("output", "Output"))
-    for io, title in sides:
+    for io, title in _SIDES:
         places = [place for place, tensor in enumerate(tensors) if tensor.io == io]
         for number, place in enumerate(places):
             tensor = tensors[place]

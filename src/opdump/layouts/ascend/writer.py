@@ -73,19 +73,6 @@ from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink
 from opdump.sink.open_directories import prepare
 
-# Writes a dump like Ascend devices: one file for each operator.
-#
-#     {dump_path}/{time}/{device_id}/                                    single operators
-#     {dump_path}/{time}/{device_id}/{model_name}/{model_id}/{data_index}/   a model's
-#         {op_type}.{op_name}.{task_id}.{stream_id}.{timestamp}          all its tensors, or .csv with their statistics
-#         {api}_{number}_L2.{api}.{task_id}.{stream_id}.{timestamp}      a kernel of a single operator: its inputs; its outputs
-#         Opdebug.Node_OpDebug.{task_id}.{stream_id}.{timestamp}         how an operator overflowed
-#         mapping.csv                                                    long names
-#     {dump_path}/extra-info/data-dump/{device_id}/                      the operator that failed
-#
-# and, hidden beside them in `{device_id}/.dump_metadata/`, the index: true names, order, stacks, skipped operators with reasons.
-# Nothing is created before there is data to write: no overflow, no directory. docs/device-dumps.md#names lists the names.
-
 _FILE_MODE = 0o600
 _EXCEPTION_MODE = 0o400
 _LONGEST_NAME = 255
