@@ -64,6 +64,13 @@ class Replacements(AbstractContextManager["Replacements"]):
                 setattr(owner, name, original)
 
 
+class ReplacingPart(Replacements):
+    """A part of a capture whose `attach` replaces functions."""
+
+    def detach(self) -> None:
+        self.restore()
+
+
 def for_each_replacement(tell: Callable[[CodeType], object]) -> None:
     """Call `tell` with the code object of every replacement so far, and of each later one."""
     if tell not in _TOLD:

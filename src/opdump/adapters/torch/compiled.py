@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from opdump.adapters.replacements import Replacements
+from opdump.adapters.replacements import Replacements, ReplacingPart
 from opdump.adapters.torch.isolation import never_compile, never_compile_package
 from opdump.adapters.torch.mode_stack import (
     Loading,
@@ -81,28 +81,25 @@ from opdump.interpreter.frames import PACKAGE
 # replaced: below them a dispatch mode sees plain tensors, so they are recorded as the operators that they run.
 
 
-class SuspendedTracing:
+class SuspendedTracing(ReplacingPart):
     """Suspends recording during tracing and export, from `attach` to `detach`.
 
     Replacements that still wait for a module are dropped by `loading.forget()`, not by `detach`.
     """
 
     def __init__(self, loading: Loading) -> None:
-        self._replacements = Replacements()
+        super().__init__()
         self._loading = loading
 
     def attach(self) -> None:
         for tracer in TRACERS:
             self._loading.when_there(tracer.module, functools.partial(self._replace, tracer))
 
-    def detach(self) -> None:
-        self._replacements.restore()
-
     def _replace(self, tracer: LateName) -> None:
         found = tracer.owner()
         if found is not None:
             owner, name = found
-            self._replacements.replace(owner, name, run_suspended(getattr(owner, name)))
+            self.replace(owner, name, run_suspended(getattr(owner, name)))
 
 
 def run_suspended(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,12 +120,12 @@ def run_suspended(function: Callable[..., Any]) -> Callable[..., Any]:
 # operators; operators between two graphs, and a backward under compiled autograd, are not.
 
 
-class CompiledCalls:
+class CompiledCalls(ReplacingPart):
     """Switches the recording modes off during calls of compiled functions, from `attach` to `detach`, if the release needs it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._local = threading.local()
-        self._replacements = Replacements()
 
     def attach(self) -> None:
         original, wrappers = set_evaluation(), wrappers_of_compiled()
@@ -156,12 +153,9 @@ class CompiledCalls:
                 return run(*args, **kwargs)
 
         if run is not None:
-            self._replacements.replace(torch.autograd, RUN_BACKWARD, backward)
-        self._replacements.replace(module_of_evaluation(), SET_EVALUATION, switching_modes)
+            self.replace(torch.autograd, RUN_BACKWARD, backward)
+        self.replace(module_of_evaluation(), SET_EVALUATION, switching_modes)
         never_compile(switching_modes.__code__)
-
-    def detach(self) -> None:
-        self._replacements.restore()
 
     def records(self) -> bool:
         """Whether the calling thread runs a compiled function that was called while a mode was recording."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from opdump.adapters.replacements import Replacements
+from opdump.adapters.replacements import ReplacingPart
 from opdump.adapters.torch.device import Accelerators
 from opdump.adapters.torch.mode_stack import recording_here
 from opdump.adapters.torch.naming import Naming
@@ -35,14 +35,14 @@ class _Recorded(NamedTuple):
     """Whether device calls of other threads break it."""
 
 
-class DeviceGraphs:
+class DeviceGraphs(ReplacingPart):
     """Tracks the graphs of the current accelerator from `attach` to `detach`."""
 
     def __init__(self, recorder: Recorder, naming: Naming, accelerators: Accelerators) -> None:
+        super().__init__()
         self._recorder = recorder
         self._naming = naming
         self._accelerator = accelerators.capturing()
-        self._replacements = Replacements()
         self._recorded: dict[int, _Recorded] = {}
         self._open: set[Hashable] = set()
         """The open regions that already have an operator in the dump."""
@@ -54,15 +54,11 @@ class DeviceGraphs:
         self._replays = 0
 
     def attach(self) -> None:
-        replace = self._replacements.replace
         for graph in () if self._accelerator is None else self._accelerator.graphs:
-            replace(graph, "replay", self._counted(graph.replay))
+            self.replace(graph, "replay", self._counted(graph.replay))
             if hasattr(graph, "capture_begin"):
-                replace(graph, "capture_begin", self._begun(graph.capture_begin))
-                replace(graph, "capture_end", self._ended(graph.capture_end))
-
-    def detach(self) -> None:
-        self._replacements.restore()
+                self.replace(graph, "capture_begin", self._begun(graph.capture_begin))
+                self.replace(graph, "capture_end", self._ended(graph.capture_end))
 
     @property
     def watch(self) -> Callable[[], bool] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from opdump.adapters.replacements import Replacements
+from opdump.adapters.replacements import ReplacingPart
 from opdump.adapters.torch.isolation import hidden_from_torch_modes
 from opdump.adapters.torch.mode_stack import RecordingMode, is_on, suspended
 from opdump.adapters.torch.private_names import has_rpc_agent, rpc_agent, rpc_invocations, rpc_pickler, run_rpc_function
@@ -50,17 +50,17 @@ class _Pending:
         return self.work is not None and bool(self.work.is_completed())
 
 
-class Collectives:
+class Collectives(ReplacingPart):
     """The unfinished collectives of a step."""
 
     def __init__(self, recorder: Recorder, leaves_device_alone: Callable[[], bool]) -> None:
         """`leaves_device_alone`: whether a call to the device would break a graph that is being recorded."""
+        super().__init__()
         self._recorder = recorder
         self._leaves_device_alone = leaves_device_alone
         self.pending: list[_Pending] = []
         """Read before every operator, so not a property."""
         self._lock = threading.RLock()
-        self._replacements = Replacements()
 
     def attach(self) -> None:
         """Watches the program's waits, because some works never report completion themselves."""
@@ -81,7 +81,7 @@ class Collectives:
                 self._came_back(work)
             return result
 
-        self._replacements.replace(kind, "wait", wait_and_file)
+        self.replace(kind, "wait", wait_and_file)
         future: Any = torch.Future
         wait_for_future = future.wait
 
@@ -91,10 +91,7 @@ class Collectives:
                 self._look()
             return result
 
-        self._replacements.replace(future, "wait", wait_for_future_and_file)
-
-    def detach(self) -> None:
-        self._replacements.restore()
+        self.replace(future, "wait", wait_for_future_and_file)
 
     def _came_back(self, work: Any, *, has_failed: bool = False) -> None:
         for pending in self.pending:
@@ -199,19 +196,19 @@ _UNSEEN = {"builtin": "operators of PyTorch", "torchscript": "functions of Torch
 """What runs without Python, by the last word of the name of the calling function."""
 
 
-class RpcCalls:
+class RpcCalls(ReplacingPart):
     """Runs functions for other processes inside `enter()`, from `attach` to `detach`, unless `mode` is already on."""
 
     def __init__(
         self, mode: RecordingMode, enter: Callable[[], AbstractContextManager[Any]], place: Callable[[], object]
     ) -> None:
         """`place` is called while the number of this process among the workers is known: it is lost when RPC shuts down."""
+        super().__init__()
         self._mode = mode
         self._enter = enter
         self._place = place
         self._unseen: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._replacements = Replacements()
 
     def attach(self) -> None:
         if not _is_available():
@@ -236,13 +233,10 @@ class RpcCalls:
             # Wrap `_run_function` too: it turns an error into text, with the frames below it.
             return kind(run_inside, (value,), {}) if isinstance(value, kind) else value
 
-        self._replacements.replace(pickler, "deserialize", received)
+        self.replace(pickler, "deserialize", received)
         for name, call in rpc_invocations():
-            self._replacements.replace(api, name, self._counting(call, _UNSEEN.get(name.rpartition("_")[2], "")))
-        self._replacements.replace(autograd, "backward", self._counting(backward, "gradients"))
-
-    def detach(self) -> None:
-        self._replacements.restore()
+            self.replace(api, name, self._counting(call, _UNSEEN.get(name.rpartition("_")[2], "")))
+        self.replace(autograd, "backward", self._counting(backward, "gradients"))
 
     def warnings(self) -> Iterator[str]:
         for what, count in self._unseen.items():
@@ -285,21 +279,18 @@ def _is_available() -> bool:
 # thread that the program starts.
 
 
-class FutureCallbacks:
+class FutureCallbacks(ReplacingPart):
     """From `attach` to `detach`, makes callbacks of futures run inside `enter()`, unless `mode` is already on in their thread."""
 
     def __init__(self, mode: RecordingMode, enter: Callable[[], AbstractContextManager[Any]]) -> None:
+        super().__init__()
         self._mode = mode
         self._enter = enter
-        self._replacements = Replacements()
 
     def attach(self) -> None:
         future: Any = torch.Future
         for name in ("then", "add_done_callback"):
-            self._replacements.replace(future, name, self._with_callback_inside(getattr(future, name)))
-
-    def detach(self) -> None:
-        self._replacements.restore()
+            self.replace(future, name, self._with_callback_inside(getattr(future, name)))
 
     def _with_callback_inside(self, register: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def registering(future: Any, callback: Any) -> Any:

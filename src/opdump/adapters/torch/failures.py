@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from opdump.adapters.replacements import Replacements
+from opdump.adapters.replacements import ReplacingPart
 from opdump.adapters.torch.device_graphs import DeviceGraphs
 from opdump.adapters.torch.isolation import hidden_from_torch_modes
 from opdump.adapters.torch.memory import Provenance
@@ -50,12 +50,12 @@ def was_recorded(error: BaseException) -> bool:
     return False
 
 
-class FunctionFailures:
+class FunctionFailures(ReplacingPart):
     """Watches all `torch.autograd.Function`s from `attach` to `detach`."""
 
     def __init__(self, record: RecordFailure) -> None:
+        super().__init__()
         self._record = record
-        self._replacements = Replacements()
 
     def attach(self) -> None:
         apply = torch.autograd.Function.__dict__["apply"]  # a class method, in Python or C depending on the release
@@ -69,14 +69,14 @@ class FunctionFailures:
                     record(cls.__name__, args, kwargs, error)
                 raise
 
-        self._replacements.replace(torch.autograd.Function, "apply", classmethod(watched_apply))
+        self.replace(torch.autograd.Function, "apply", classmethod(watched_apply))
         records_failures(watched_apply)
         function = torch.autograd.function.BackwardCFunction
         for name in ("apply", "apply_boxed"):
             # Newer releases have `apply_boxed`, for functions that take their gradients as a list.
             if name in vars(function):
                 watched = self._backward(vars(function)[name])
-                self._replacements.replace(function, name, watched)
+                self.replace(function, name, watched)
                 records_failures(watched)
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,9 +91,6 @@ class FunctionFailures:
                 raise
 
         return watched_backward
-
-    def detach(self) -> None:
-        self._replacements.restore()
 
 
 # Exception mode: operators run, and only those that raise are recorded.

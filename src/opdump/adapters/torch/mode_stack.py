@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from opdump.adapters.replacements import Replacements
+from opdump.adapters.replacements import ReplacingPart
 from opdump.adapters.torch.isolation import never_compile
 from opdump.adapters.torch.names_by_release import is_lost
 from opdump.adapters.torch.private_names import (
@@ -195,11 +195,8 @@ _KEYS: Final = ("Python", "PythonTLSSnapshot")
 """The dispatch keys that are set in a thread while a mode is on its stack."""
 
 
-class InferenceBlocks:
+class InferenceBlocks(ReplacingPart):
     """Corrects the keys at the end of every block that ends between `attach` and `detach`, including blocks that began earlier."""
-
-    def __init__(self) -> None:
-        self._replacements = Replacements()
 
     def attach(self) -> None:
         if is_lost(OPERATORS):
@@ -208,11 +205,8 @@ class InferenceBlocks:
         # `torch.inference_mode`, which calls the guard's.
         for owner in (torch.inference_mode, inference_guard):
             leave = _with_keys_matched(owner.__exit__)
-            self._replacements.replace(owner, "__exit__", leave)
+            self.replace(owner, "__exit__", leave)
             never_compile(leave.__code__)
-
-    def detach(self) -> None:
-        self._replacements.restore()
 
 
 def _with_keys_matched(leave: Callable[..., Any]) -> Callable[..., Any]:
