@@ -19,11 +19,10 @@ from opdump.errors import CorruptDumpError, DumpPathError
 from opdump.interpreter.leftovers import SUFFIX, clear, own_prefix
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from opdump.conversion.formatted import ConversionPlan, PlainTensor
     from opdump.conversion.stored_tensor import StoredTensor
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
     Part = bytes | memoryview | npt.NDArray[Any]
 

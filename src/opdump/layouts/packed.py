@@ -512,8 +512,6 @@ def open_payload(
     return FilePayload(root, file, dtype, shape)
 
 
-_ELEMENTS = "elements"
-_SUFFIX = ".pack"
 _MOST_DIGITS = 19
 
 
@@ -568,13 +566,13 @@ class PackedRank(RankTree):
 
     def _files_to_look_through(self) -> list[str]:
         try:
-            names = sorted(name for name in os.listdir(inside(self.root, _ELEMENTS)) if name.endswith(_SUFFIX))
+            names = sorted(name for name in os.listdir(inside(self.root, ELEMENTS)) if name.endswith(SUFFIX))
         except OSError:
             names = []
         if self._index is not None:
-            complete = {f"{run.id}{_SUFFIX}" for run in self._index.runs if run.complete}
+            complete = {f"{run.id}{SUFFIX}" for run in self._index.runs if run.complete}
             names = [name for name in names if name not in complete]
-        return [f"{_ELEMENTS}/{name}" for name in names]
+        return [f"{ELEMENTS}/{name}" for name in names]
 
     def _present(self, records: Sequence[TensorRecord], run: int, files: LostFiles) -> Sequence[TensorRecord]:
         """The records, without a payload if the elements do not exist."""
@@ -618,7 +616,7 @@ class PackedRank(RankTree):
         places = [*table.files.values()]
         file, _, _ = places[0].rpartition("@")
         head = f"{file}@"
-        if not file.endswith(_SUFFIX) or not all(place.startswith(head) for place in places):
+        if not file.endswith(SUFFIX) or not all(place.startswith(head) for place in places):
             return None
         texts = [place[len(head) :] for place in places]
         digits = "".join(texts)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ from opdump.kernels import Summary, TableText
 from opdump.layouts.mindspore_sync.statistic_csv import cell, lines_of_rows, table_text, whole_number
 from opdump.records import IO, FiledTensor, OpRecord, StatisticValue, TensorRecord, escaped
 from opdump.statistics import DEVICE_DEFAULT, OWN, Extremes, SummaryStatistics, name_of_heading, statistic
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 # An operator's tensors as one dump file, and the position of each tensor in it.
 #
@@ -104,7 +101,7 @@ def _entry(record: TensorRecord, slot: int) -> DumpTensor:
     )
 
 
-def _widens(dtype: str, array: npt.NDArray[Any]) -> bool:
+def _widens(dtype: str, array: NDArray[Any]) -> bool:
     """Whether the array contains, widened, elements of that type."""
     kind = BY_NAME.get(dtype)
     if kind is None or not data_type(kind.number).bits:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
+
+import numpy.typing as npt
 
 from opdump.dump_file import DumpFile, DumpTensor, data_type, read_dump_file
 from opdump.dump_file.dump_file import samples_of
@@ -38,9 +40,6 @@ from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.records import IO, DamagedPayload, OpRecord, Payload, TensorRecord
 from opdump.step_table import StepTable
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 _GRAPH_DIRECTORIES = ("graphs", "execution_order")
 
