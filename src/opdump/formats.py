@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from types import EllipsisType, MappingProxyType
+from types import EllipsisType
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -168,8 +168,10 @@ class PlainShape(Protocol):
 
 
 class DeviceShape(Protocol):
-    def __call__(self, shape: Shape, c0: int, groups: int, /) -> Shape:
-        """The shape of an array with a tensor of `shape` in blocks of `c0` channels. Raises FormatShapeError if there is none."""
+    def __call__(self, shape: Shape, rows: int, c0: int, groups: int, /) -> Shape:
+        """The shape of an array with a tensor of `shape` in blocks of `rows` (if the format has such) by `c0` channels. Raises
+        FormatShapeError if there is none.
+        """
 
 
 class Place(Protocol):
@@ -320,10 +322,10 @@ def _in_blocks(name: str, plain: str, device: str) -> DeviceFormat:
         sizes = dict(zip(axes, array.shape, strict=True))
         if shape is None:
             shape = tuple(sizes["C1"] * sizes["C0"] if axis == "C" else sizes[axis] for axis in plain)
-        require_same(array.shape, device_shape(shape, sizes["C0"]), name, plain, shape)
+        require_same(array.shape, device_shape(shape, CUBE, sizes["C0"]), name, plain, shape)
         return shape
 
-    def device_shape(shape: Shape, c0: int, _groups: int = 1) -> Shape:
+    def device_shape(shape: Shape, _rows: int, c0: int, _groups: int = 1) -> Shape:
         sizes = dict(zip(plain, shape, strict=True))
         sizes |= {"C1": ceil_div(sizes["C"], c0), "C0": c0}
         return tuple(sizes[axis] for axis in axes)
@@ -355,11 +357,11 @@ def _depthwise_plain_shape(array: Array, shape: Shape | None, _groups: int) -> S
         raise FormatShapeError(f"the last two dimensions of C1HWNCoC0 are equal; found {array.shape}")
     if shape is None:
         shape = (n, c1 * c0, h, w)
-    require_same(array.shape, _depthwise_device_shape(shape, c0), "C1HWNCoC0", "NCHW", shape)
+    require_same(array.shape, _depthwise_device_shape(shape, CUBE, c0), "C1HWNCoC0", "NCHW", shape)
     return shape
 
 
-def _depthwise_device_shape(shape: Shape, c0: int, _groups: int = 1) -> Shape:
+def _depthwise_device_shape(shape: Shape, _rows: int, c0: int, _groups: int = 1) -> Shape:
     n, c, h, w = shape
     return ceil_div(c, c0), h, w, n, c0, c0
 
@@ -392,18 +394,14 @@ def _nz_plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:
     *leading, n1, m1, m0, c0 = array.shape
     if shape is None:
         return (*leading, m1 * m0, n1 * c0)
-    expected = _nz_in_blocks(shape, m0, c0)
+    expected = _nz_device_shape(shape, m0, c0)
     if math.prod(expected[:-4]) != math.prod(leading):
         require_same(array.shape, expected, "FRACTAL_NZ", "ND", shape)
     require_same(array.shape[-4:], expected[-4:], "FRACTAL_NZ", "ND", shape)
     return shape
 
 
-def _nz_device_shape(shape: Shape, c0: int, _groups: int) -> Shape:
-    return _nz_in_blocks(shape, CUBE, c0)
-
-
-def _nz_in_blocks(shape: Shape, m0: int, c0: int) -> Shape:
+def _nz_device_shape(shape: Shape, m0: int, c0: int, _groups: int = 1) -> Shape:
     *leading, m, n = _matrix(shape)
     return *leading, ceil_div(n, c0), ceil_div(m, m0), m0, c0
 
@@ -505,40 +503,31 @@ def _z_place(array: Array, shape: Shape, groups: int) -> _Groups:
     return _Groups(apart, sharing.together, n // groups, c)
 
 
-def _z_in_blocks(shape: Shape, n0: int, c0: int, groups: int) -> Shape:
+def _z_device_shape(shape: Shape, n0: int, c0: int, groups: int) -> Shape:
     n, c, *space = shape
     sharing = _sharing(n, c, n0, c0, groups)
     return sharing.shares * sharing.c1 * math.prod(space), sharing.n1, n0, c0
 
 
-def _z_device_shape(shape: Shape, c0: int, groups: int) -> Shape:
-    return _z_in_blocks(shape, CUBE, c0, groups)
+def _fractal_z(name: str, plain: str, first_axis: str) -> DeviceFormat:
+    """The format whose first axis joins the axes in `first_axis`: the shape is needed to separate them."""
+
+    def plain_shape(array: Array, shape: Shape | None, groups: int) -> Shape:
+        require_rank(array, name, f"{first_axis.replace(' ', '')} N1 N0 C0")
+        if shape is None:
+            raise FormatShapeError(
+                f"{name} with its first axis of {first_axis} = {array.shape[0]} does not determine H and W. "
+                "Give the tensor's original shape"
+            )
+        _, _, n0, c0 = array.shape
+        require_same(array.shape, _z_device_shape(shape, n0, c0, groups), name, plain, shape, groups)
+        return shape
+
+    return DeviceFormat(name, plain, plain_shape, _z_device_shape, _z_place)
 
 
-def _z_plain_shape_3d(array: Array, shape: Shape | None, groups: int) -> Shape:
-    """(N, C, D, H, W) of (D * C1 * H * W, N1, N0, C0): the shape is needed to separate C1 from D, H and W."""
-    return _required(array, shape, groups, "FRACTAL_Z_3D", "NCDHW", "D * C1 * H * W")
-
-
-def _z_plain_shape(array: Array, shape: Shape | None, groups: int) -> Shape:
-    """(N, C, H, W) of (C1 * H * W, N1, N0, C0): the shape is needed to separate C1 from H and W."""
-    return _required(array, shape, groups, "FRACTAL_Z", "NCHW", "C1 * H * W")
-
-
-def _required(array: Array, shape: Shape | None, groups: int, name: str, plain: str, first_axis: str) -> Shape:
-    require_rank(array, name, f"{first_axis.replace(' ', '')} N1 N0 C0")
-    if shape is None:
-        raise FormatShapeError(
-            f"{name} with its first axis of {first_axis} = {array.shape[0]} does not determine H and W. "
-            "Give the tensor's original shape"
-        )
-    _, _, n0, c0 = array.shape
-    require_same(array.shape, _z_in_blocks(shape, n0, c0, groups), name, plain, shape, groups)
-    return shape
-
-
-FRACTAL_Z = DeviceFormat("FRACTAL_Z", "NCHW", _z_plain_shape, _z_device_shape, _z_place)
-FRACTAL_Z_3D = DeviceFormat("FRACTAL_Z_3D", "NCDHW", _z_plain_shape_3d, _z_device_shape, _z_place)
+FRACTAL_Z = _fractal_z("FRACTAL_Z", "NCHW", "C1 * H * W")
+FRACTAL_Z_3D = _fractal_z("FRACTAL_Z_3D", "NCDHW", "D * C1 * H * W")
 
 
 # FRACTAL_Z_C04: weights of convolutions of at most 4 channels, as of the first layer on images, without padding to C0.
@@ -593,15 +582,11 @@ def _c04_plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:
     if shape is None:
         raise FormatShapeError("FRACTAL_Z_C04 does not determine C, H and W. Give the tensor's original shape")
     _, _, n0, c0 = array.shape
-    require_same(array.shape, _c04_in_blocks(shape, n0, c0), "FRACTAL_Z_C04", "NCHW", shape)
+    require_same(array.shape, _c04_device_shape(shape, n0, c0), "FRACTAL_Z_C04", "NCHW", shape)
     return shape
 
 
-def _c04_device_shape(shape: Shape, c0: int, _groups: int) -> Shape:
-    return _c04_in_blocks(shape, CUBE, c0)
-
-
-def _c04_in_blocks(shape: Shape, n0: int, c0: int) -> Shape:
+def _c04_device_shape(shape: Shape, n0: int, c0: int, _groups: int = 1) -> Shape:
     n, c, h, w = shape
     if c > _CHANNELS:
         raise FormatShapeError(f"FRACTAL_Z_C04 holds at most {_CHANNELS} channels; found {c} in {shape}")
@@ -623,27 +608,10 @@ PLAIN_FORMATS: Final = (
 """Formats without blocks or padding. ND is the tensor's own shape, whatever its axes mean."""
 
 
-def _by_name(formats: Iterable[DeviceFormat]) -> Mapping[str, DeviceFormat]:
-    table: dict[str, DeviceFormat] = {}
-    for known in formats:
-        if known.name in table or known.name in PLAIN_FORMATS:
-            raise ValueError(f"the format {known.name} is in the registry already")
-        table[known.name] = known
-    return MappingProxyType(table)
-
-
-DEVICE_FORMATS: Final = _by_name(
-    [
-        NC1HWC0,
-        NC1HWC0_C04,
-        NDC1HWC0,
-        C1HWNCOC0,
-        FRACTAL_Z,
-        FRACTAL_Z_3D,
-        FRACTAL_Z_C04,
-        FRACTAL_NZ,
-    ]
-)
+DEVICE_FORMATS: Final[Mapping[str, DeviceFormat]] = {
+    each.name: each
+    for each in (NC1HWC0, NC1HWC0_C04, NDC1HWC0, C1HWNCOC0, FRACTAL_Z, FRACTAL_Z_3D, FRACTAL_Z_C04, FRACTAL_NZ)
+}
 FORMATS: Final = (*PLAIN_FORMATS, *DEVICE_FORMATS)
 
 
@@ -706,7 +674,7 @@ def convert_format(
             read_elements(from_device.place(array, here, groups), made.transpose(np.argsort(order)), reading)
         return made
     made = _for_device(
-        to_device.device_shape(there, to_device.c0 if c0 is None else c0, groups), there, array.dtype, out
+        to_device.device_shape(there, CUBE, to_device.c0 if c0 is None else c0, groups), there, array.dtype, out
     )
     if 0 in there:
         return made
