@@ -203,7 +203,7 @@ class _RankCompletion:
                     op = record.op
                     table = tables[file.rpartition("/")[0] if file else directories[op.net_name, op.graph_id]]
                     self._ends[number] = max(self._ends[number], table.add(completed, file, self._encoder))
-                    table.is_complete &= all(name in record.statistics for name in self._encoder.categories)
+                    table.is_complete &= record.statistics.keys() >= set(self._encoder.categories)
             self._count(content.ops, tensors, self._counts[number])
             writer.write_batch(step, writer.batch_of(content.ops, tensors), files)
         for directory, table in tables.items():
