@@ -50,30 +50,34 @@ class Results:
 
 def results(trace: Trace) -> Results:
     """The results of a step."""
-    readers = Counter(chain.from_iterable(node.makers.values() for node in trace.nodes if not reads_only_shapes(node)))
+    readers = _numbers_of_readers(trace)
     trains = not all(map(may_leave_results, trace.nodes))
     fixed = _fixed(trace) | trace.unreturned
 
     def varying(places: Iterable[Place]) -> list[Place]:
         return [place for place in places if place[0] not in fixed]
 
-    told: set[Place] = set()
+    as_numbers: set[Place] = set()
     assigned: set[Place] = set()
     found: set[Place] = set()
     for node in trace.nodes:
         given = {slot: record for slot, record in node.inputs.items() if not record.skip}
         if read_as_number(node):
-            told.update(
+            as_numbers.update(
                 node.makers.get(slot, (node.index, ~slot))
                 for slot, record in given.items()
                 if math.prod(record.shape) == 1
             )
         elif not node.outputs and is_of_graph(node):
-            (told if 0 in node.inputs else assigned).update((node.index, ~slot) for slot in given)
+            (as_numbers if 0 in node.inputs else assigned).update((node.index, ~slot) for slot in given)
         elif may_leave_results(node) or not trains:
             found.update((node.index, slot) for slot in _left_unread(node, readers))
     written = varying(_last_writes(trace))
-    return Results(sorted(told.union(varying(found - set(written)))), [*written, *sorted(assigned)])
+    return Results(sorted(as_numbers.union(varying(found - set(written)))), [*written, *sorted(assigned)])
+
+
+def _numbers_of_readers(trace: Trace) -> Counter[Place]:
+    return Counter(chain.from_iterable(node.makers.values() for node in trace.nodes if not reads_only_shapes(node)))
 
 
 def _left_unread(node: Node, readers: Mapping[Place, int]) -> Iterator[int]:
@@ -126,9 +130,9 @@ def _fixed(trace: Trace) -> set[int]:
     found: set[int] = set()
     for node in trace.nodes:
         slots = [slot for slot, record in node.inputs.items() if not record.skip]
-        is_told = bool(slots) or not is_of_graph(node)
-        if _tells_shape(node) or (
-            is_told
+        may_be_fixed = bool(slots) or not is_of_graph(node)
+        if _returns_shape(node) or (
+            may_be_fixed
             and all(_is_as_made(trace, node, slot) and node.makers[slot][0] in found for slot in slots)
             and not draws(node)  # last, because it imports the framework
         ):
@@ -136,14 +140,16 @@ def _fixed(trace: Trace) -> set[int]:
     return found
 
 
-def _tells_shape(node: Node) -> bool:
+def _returns_shape(node: Node) -> bool:
     """Whether a node returns shapes or element counts, according to its name and outputs: it reads no element of its inputs."""
     if not _SHAPES.fullmatch(node.bare_type):
         return False
     shapes = [record.shape for record in node.inputs.values()]
-    told = [numbers for shape in shapes for numbers in (shape, (math.prod(shape),), (len(shape),))]
+    possible = [numbers for shape in shapes for numbers in (shape, (math.prod(shape),), (len(shape),))]
     return all(
-        any(_holds(record, numbers) for numbers in told) for record in node.outputs.values() if "int" in record.dtype
+        any(_holds(record, numbers) for numbers in possible)
+        for record in node.outputs.values()
+        if "int" in record.dtype
     )
 
 
