@@ -186,9 +186,9 @@ def computed_results(trace: Trace) -> list[Place]:
     """The results that another program with the same purpose has, too: those that depend on what the program was given, and the parameters that a compiled step
     returns. Constants, initial values and counts are none of these.
     """
-    computed = _computed(trace)
+    given = depend_on_data(trace)
     places = sorted({*results(trace).all(), *_returned_states(trace)})
-    return [place for place in places if place[0] in computed and _is_more_than_a_count(trace, place)]
+    return [place for place in places if place[0] in given and _is_more_than_a_count(trace, place)]
 
 
 def used_results(trace: Trace, beside: Trace | None) -> list[Place]:
@@ -235,7 +235,7 @@ def _returned_states(trace: Trace) -> list[Place]:
     return [(node.index, slot) for node in trace.nodes if node.op.kernel == "Parameter" for slot in node.outputs]
 
 
-def _computed(trace: Trace) -> set[int]:
+def depend_on_data(trace: Trace) -> set[int]:
     """The operators whose values depend on what the program was given, unless they only move it. Constants and initial values, also random ones, do not."""
     found: set[int] = set()
     for node in trace.nodes:

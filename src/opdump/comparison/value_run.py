@@ -32,6 +32,7 @@ from opdump.comparison.differences import (
 from opdump.comparison.execution import Execution, recorded, recorded_input, recorded_values, replay
 from opdump.comparison.memory import widened
 from opdump.comparison.nodes import Kind, Node, Place, Suspect
+from opdump.comparison.results import depend_on_data
 from opdump.comparison.trace import Trace, leaf_name
 from opdump.comparison.value_matching import Pair, same_kind
 from opdump.records import IO, TensorRecord
@@ -417,11 +418,14 @@ def _first_apart(a: Trace, b: Trace, found: _Change, segment: Collection[int]) -
     if found.values is None or found.other is None or maker is None:
         return None
     one, other = a.nodes[maker[0]], found.other
+    given = depend_on_data(a), depend_on_data(b)
     while same_kind(one, other):
         slots = [slot for slot in one.inputs.keys() & other.inputs.keys() if not _are_close(one, other, slot)]
         ours, theirs = (node.makers.get(slots[0]) if len(slots) == 1 else None for node in (one, other))
         if theirs is None or theirs[0] not in segment:
             break
+        if ours is not None and (ours[0] in given[0]) != (theirs[0] in given[1]):
+            break  # a computed value and a parameter are different operands
         other = b.nodes[theirs[0]]
         if ours is None:
             break
