@@ -36,6 +36,7 @@ from opdump.comparison.value_matching import (
     Partners,
     Shared,
     drifted_inputs,
+    match_dependents,
     match_flow,
     match_kinds,
     match_names,
@@ -211,6 +212,7 @@ class _JudgedPairs:
             pairs = {**match_flow(*_unpaired(a, b, pairs), flows, partners), **pairs}
             open_nodes = _unpaired(a, b, pairs)
         else:  # operators beyond the failures are other ones, although they may be of one kind
+            pairs = {**match_dependents(a, b, matched, partners), **pairs}
             ends = set(pairs), {pair.b for pair in pairs.values()}
             open_nodes = (
                 _open(a, [failure.pair.a[0] for failure in self.failures], ends[0], matched.a),

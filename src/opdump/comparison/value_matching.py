@@ -30,6 +30,7 @@ from opdump.comparison.differences import (
     root_mean_square,
 )
 from opdump.comparison.nodes import Node, Place
+from opdump.comparison.results import reads_only_shapes
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.doing import note
 from opdump.records import RunFact, TensorRecord
@@ -38,6 +39,7 @@ ValueKind = Literal[
     "by hand",  # given in match.yaml
     "name",  # the same operator, or one that an optimiser put in place of others and the last of these
     "value",  # equal values, within rounding
+    "inputs",  # the first outputs that depend on the same common values; the values differ too much to match
     "kind",  # the same kind of operator at the same place; the values differ too much to match
 ]
 
@@ -372,7 +374,7 @@ def match_flow(
         one, other = one_and_other
         free.remove(one)
         waiting.remove(other)
-        pair = _pair_of_kind(one, other)
+        pair = _pair_by_place(one, other, "kind")
         if pair is not None:
             found[pair.a] = pair
             for flow, place in zip(flows, (pair.a, pair.b), strict=True):
@@ -469,7 +471,7 @@ def match_kinds(a: Sequence[Node], b: Sequence[Node], may_pair: Callable[[Node, 
             j -= 1
         else:
             i, j = i - 1, j - 1
-            pair = _pair_of_kind(a[i], b[j])
+            pair = _pair_by_place(a[i], b[j], "kind")
             if pair is not None:
                 found[pair.a] = pair
     return found
@@ -505,22 +507,61 @@ def _has_first_output(node: Node) -> bool:
     return record is not None and has_elements(record) and 0 not in record.shape
 
 
+def match_dependents(a: Trace, b: Trace, matched: Matched, partners: Partners) -> Mapping[Place, Pair]:
+    """Pair the first output of each program that depends on a set of common values, such as a result and a weight: for values that differ too much to be
+    matched, in programs with other operators.
+    """
+    ours, theirs = _first_dependents(a, matched.a), _first_dependents(b, matched.b)
+    found: dict[Place, Pair] = {}
+    for values in ours.keys() & theirs.keys():
+        one, other = ours[values], theirs[values]
+        if one.sizes[:1] == other.sizes[:1] and partners.may_pair((one.index, 0), (other.index, 0)):
+            pair = _pair_by_place(one, other, "inputs")
+            if pair is not None:
+                found[pair.a] = pair
+    return found
+
+
+def _first_dependents(trace: Trace, shared: Shared) -> Mapping[frozenset[int], Node]:
+    """For each set of two or more common values, the first operator that depends on all of these and no other."""
+    first: dict[frozenset[int], Node] = {}
+    known: list[frozenset[int]] = []
+    for node in trace.nodes:
+        given: set[int] = set()
+        for slot, record in node.inputs.items():
+            maker = node.makers.get(slot)
+            number = shared.read.get((node.index, slot)) if maker is None else shared.made.get(maker)
+            if number is not None:
+                given.update((number,) if math.prod(record.shape) > 1 else ())
+            elif maker is not None:
+                given |= known[maker[0]]
+        known.append(frozenset() if reads_only_shapes(node) else frozenset(given))
+        if len(given) > 1 and (node.index, 0) not in shared.made and _has_first_output(node):
+            first.setdefault(known[-1], node)
+    return first
+
+
 def match_names(a: Trace, b: Trace) -> Mapping[Place, Pair]:
     """Pair outputs of the operators of a program and of its optimised version by name, for values that differ too much to be matched: an operator
-    that replaces others has the output of the last one.
+    that replaces others has the output of the last one. Empty if most operators of B have no name of A: other code has a few of its names by chance.
     """
     known = {(node.op.op_name, node.op.occurrence): node for node in a.nodes}
     in_blocks = _nodes_in_blocks(b)
-    found: dict[Place, Pair] = {}
+    partners: dict[int, Node] = {}
     for node in b.nodes:
         names = ((name, node.op.occurrence) for name in (node.op.op_name, *node.op.arguments.get(STANDS_FOR, ())))
         partner = max((known[name] for name in names if name in known), key=lambda each: each.index, default=None)
         if partner is not None:
-            slots = partner.outputs.keys() & node.outputs.keys() if same_kind(partner, node) else (0,)
-            for slot in slots:
-                pair = _pair_of_names(partner, node, slot, in_blocks=node.index in in_blocks)
-                if pair is not None:
-                    found.setdefault(pair.a, pair)
+            partners[node.index] = partner
+    found: dict[Place, Pair] = {}
+    if len(partners) * 2 < len(b.nodes):
+        return found
+    for index, partner in partners.items():
+        node = b.nodes[index]
+        for slot in partner.outputs.keys() & node.outputs.keys() if same_kind(partner, node) else (0,):
+            pair = _pair_of_names(partner, node, slot, in_blocks=index in in_blocks)
+            if pair is not None:
+                found.setdefault(pair.a, pair)
     return found
 
 
@@ -554,10 +595,11 @@ def _layouts_of_names(one: tuple[int, ...], other: tuple[int, ...], *, in_blocks
         yield TensorLayout(other, tuple(range(len(other))), one)
 
 
-def _pair_of_kind(one: Node, other: Node) -> Pair | None:
+def _pair_by_place(one: Node, other: Node, kind: ValueKind) -> Pair | None:
+    """The pair of the first outputs of two operators that stand at the same place in their programs."""
     mine, theirs = one.outputs[0].numpy(), other.outputs[0].numpy()
     best = likely_layout(mine, theirs)
-    return None if best is None else Pair((one.index, 0), (other.index, 0), *best, "kind")
+    return None if best is None else Pair((one.index, 0), (other.index, 0), *best, kind)
 
 
 # Drift: frameworks round differently, so after some training steps the weights and optimizer states of two runs differ by more than the rounding of
