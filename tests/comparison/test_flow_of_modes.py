@@ -11,7 +11,7 @@ import pytest
 from opdump.comparison.across_frameworks import compare_across
 from opdump.comparison.nodes import Node, Place
 from opdump.comparison.trace import Trace
-from opdump.comparison.value_matching import Flow, Partners, match_flow, match_values
+from opdump.comparison.value_matching import Flow, Partners, match_dependents, match_flow, match_names, match_values
 from opdump.graph import PYNATIVE
 from opdump.records import Phase, TensorRecord
 from tests.comparison.hand_made import Array, node, record
@@ -140,3 +140,54 @@ def test_an_operator_that_makes_floats_of_integers_is_paired() -> None:
     pairs = match_flow(a.nodes, b.nodes, Flow.both(a, b, matched := match_values(a, b), matched.pairs), Partners(a, b))
     assert {(pair.a, pair.b) for pair in pairs.values()} == {((0, 0), (0, 0)), ((1, 0), (1, 0))}
     assert not any(each.arranges for each in a.nodes)
+
+
+def test_the_first_outputs_that_depend_on_the_same_inputs_and_weights_are_paired() -> None:
+    random = np.random.default_rng(2)
+    w, v = (random.standard_normal((4, 4)).astype(np.float32) for _ in range(2))
+    bias = random.standard_normal(4).astype(np.float32)
+    product = X @ w
+    biased, doubled = product + bias, 2 * (product + bias)
+    a = Trace(
+        0,
+        0,
+        [
+            made(0, "MatMul", product, {}, (record(X), record(w))),
+            made(1, "Add", biased, {0: (0, 0)}, (record(product), record(bias))),
+            made(2, "Relu", np.maximum(biased, 0), {0: (1, 0)}, (record(biased),)),
+            made(3, "MatMul", np.maximum(biased, 0) @ v, {0: (2, 0)}, (record(np.maximum(biased, 0)), record(v))),
+        ],
+    )
+    b = Trace(
+        0,
+        0,
+        [
+            made(0, "Gemm", doubled, {}, (record(X), record(w), record(bias))),
+            made(1, "Tanh", np.tanh(doubled), {0: (0, 0)}, (record(doubled),)),
+            made(2, "Einsum", np.tanh(doubled) @ v, {0: (1, 0)}, (record(np.tanh(doubled)), record(v))),
+        ],
+    )
+    matched = match_values(a, b)
+    assert not matched.pairs
+    pairs = match_dependents(a, b, matched, Partners(a, b))
+    assert {(one, pair.b, pair.kind) for one, pair in pairs.items()} == {
+        ((1, 0), (0, 0), "inputs"),
+        ((3, 0), (2, 0), "inputs"),
+    }
+    outcome = compare_across(a, b)
+    assert {(pair.a, pair.b) for pair in outcome.pairs if pair.kind == "inputs"} == {
+        ((1, 0), (0, 0)),
+        ((3, 0), (2, 0)),
+    }
+
+
+def test_names_that_few_operators_share_pair_nothing() -> None:
+    def of_names(*names: str) -> Trace:
+        nodes = [made(number, "Sin", np.sin(X), {}, (record(X),)) for number in range(len(names))]
+        return Trace(
+            0, 0, [replace(each, op=replace(each.op, op_name=name)) for each, name in zip(nodes, names, strict=True)]
+        )
+
+    a = of_names("x", "y", "z")
+    assert [pair.kind for pair in match_names(a, of_names("x", "y", "w")).values()] == ["name", "name"]
+    assert not match_names(a, of_names("x", "v", "w"))
