@@ -402,3 +402,27 @@ def test_an_error_of_an_operator_that_is_computed_apart_has_the_name_of_the_prog
     assert any("inside" in op.arguments for op in recording.ops(step=0)), "the product is a part of what ran"
     assert "opdump" not in str(raised.value)
     assert "product" in str(raised.value) or "result" in str(raised.value)
+
+
+def test_a_batch_norm_that_the_runtime_fuses_with_its_activation_keeps_its_own_results() -> None:
+    scale, offset = tf.Variable(tf.ones(6)), tf.Variable(tf.zeros(6))
+    image = tf.constant(np.random.default_rng(0).normal(size=(4, 8, 8, 6)).astype(np.float32))
+    kernel = tf.Variable(np.random.default_rng(1).normal(size=(3, 3, 6, 6)).astype(np.float32))
+
+    @tf.function
+    def run(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = tf.nn.conv2d(x, kernel, 1, "SAME")
+            y, _, _ = tf.compat.v1.nn.fused_batch_norm(y, scale, offset, epsilon=1e-5)
+            loss = tf.reduce_mean(tf.nn.relu(y) ** 3)
+        return loss, tape.gradient(loss, [kernel, scale, offset])
+
+    plain = [each.numpy().tobytes() for each in tf.nest.flatten(run(image))]
+    with recorded() as recording:
+        captured = [each.numpy().tobytes() for each in tf.nest.flatten(run(image))]
+    assert captured == plain
+    (norm,), (relu,) = recording.ops(op_type="FusedBatchNormV3"), recording.ops(op_type="Relu")
+    normed = recording.array(norm)
+    assert normed.min() < -1
+    assert np.allclose(normed.reshape(-1, 6).std(axis=0), 1, rtol=1e-3)
+    assert np.allclose(recording.array(relu), np.maximum(normed, 0), atol=1e-5)

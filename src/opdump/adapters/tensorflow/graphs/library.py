@@ -512,6 +512,7 @@ _WAITING: Final = re.compile(r"/_\d+$", re.ASCII)
 """Ends the name of nodes that make one device wait for another."""
 _NOT_COMPARED: Final = frozenset({"_XlaHasReferenceVars"})
 _FUSED: Final = "fused_ops"
+_ACTIVATION: Final = "activation_mode"
 _PREFIX: Final = re.compile(r"^_(?:MklNative|Mkl|Native)?(?:Fused)?|Ex$")
 
 Key = str
@@ -641,6 +642,12 @@ def base_type(node: Any) -> str:
 def fused_types(node: Any) -> list[str]:
     """The operators that were fused into a node after its own, in order."""
     return [each.decode() for each in node.attr[_FUSED].list.s] if _FUSED in node.attr else []
+
+
+def fused_activation(node: Any) -> str:
+    """The type of the activation that was fused into a batch norm; empty if there is none."""
+    mode = node.attr[_ACTIVATION].s.decode() if is_own_kernel(node) and _ACTIVATION in node.attr else "Identity"
+    return "" if mode == "Identity" else mode
 
 
 def is_own_kernel(node: Any) -> bool:

@@ -23,6 +23,7 @@ from opdump.adapters.tensorflow.graphs.library import (
     Slot,
     base_type,
     device_of,
+    fused_activation,
     fused_types,
     is_call,
     is_own_kernel,
@@ -306,12 +307,28 @@ class Outcomes:
         for op in reversed(self._program.operators):
             if self.of.get(op.name) == "ran":
                 self._align(op, self.node_of(op.name))
+        self._find_activations()
         changed = [op for op in self._program.operators if self.of.get(op.name) == "ran" and not self._is_faithful(op)]
         for op in changed:
             self._leave(op)
         for op in self._program.operators:  # makers come before their readers
             if self.of.get(op.name) == "ran" and self._computes_otherwise(op):
                 self._leave(op)
+
+    def _find_activations(self) -> None:
+        """Find the activations that were fused into batch norms. Such a node has the name of the norm and the result of the activation."""
+        kinds = {name: fused_activation(self._executed.nodes[node]) for name, node in self.nodes.items()}
+        for op in self._program.operators:
+            kind = kinds.get(op.name)
+            if not kind or self.of.get(op.name) != "ran":
+                continue
+            self._leave(op)
+            for reader in self._program.operators:
+                own = self.node_of(reader.name)  # what is left of the activation, if anything
+                is_left = own is None or own.op == "Identity"
+                if reader.op_type == kind and is_left and reader.inputs[0].key == f"{op.name}:0":
+                    self.nodes[reader.name] = self.nodes[op.name]
+                    self.of[reader.name] = "ran"
 
     def _leave(self, op: ProgramOperator) -> None:
         """Note that the node with an operator's name has other results than the operator."""
