@@ -73,8 +73,8 @@ def unused_by_both(a: Trace, b: Trace, held: tuple[Collection[int], Collection[i
 def held_by_both(a: Trace, b: Trace, pairs: Collection[Pair], matched: Matched) -> tuple[set[int], set[int]]:
     """The operators of A and of B that have a value of the other program, those that lead to one, and those that only move or return one."""
     return (
-        _explained(a, {index for index, _ in (*(pair.a for pair in pairs), *matched.a.made)}),
-        _explained(b, {index for index, _ in (*(pair.b for pair in pairs), *matched.b.made)}),
+        _explained(a, {_made_by(a, place) for place in (*(pair.a for pair in pairs), *matched.a.made)}),
+        _explained(b, {_made_by(b, place) for place in (*(pair.b for pair in pairs), *matched.b.made)}),
     )
 
 
@@ -83,9 +83,20 @@ def leading_to(trace: Trace, nodes: Iterable[int]) -> set[int]:
 
     def makers(index: int) -> Iterable[int]:
         node = trace.nodes[index]
-        return () if reads_only_shapes(node) else (maker for maker, _ in node.makers.values())
+        is_left_out = reads_only_shapes(node) or node.op.repeats_operators
+        return () if is_left_out else (_made_by(trace, maker) for maker in node.makers.values())
 
     return reachable(nodes, makers)
+
+
+def _made_by(trace: Trace, place: Place) -> int:
+    """The operator that made an output; for an output of a call, the operator inside."""
+    index, slot = place
+    node = trace.nodes[index]
+    while node.op.repeats_operators and slot in node.makers:
+        index, slot = node.makers[slot]
+        node = trace.nodes[index]
+    return index
 
 
 def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
@@ -100,9 +111,10 @@ def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
 def _makers_of_results(trace: Trace) -> set[int]:
     """The operators that compute the results; what a writer without outputs is given is a result of its maker."""
     found = set()
-    for index, slot in computed_results(trace):
-        maker = trace.nodes[index].makers.get(~slot) if slot < 0 else None
-        found.add(index if maker is None else maker[0])
+    for place in computed_results(trace):
+        index, slot = place
+        maker = trace.nodes[index].makers.get(~slot) if slot < 0 else place
+        found.add(index if maker is None else _made_by(trace, maker))
     return found
 
 

@@ -236,15 +236,20 @@ def _returned_states(trace: Trace) -> list[Place]:
 
 
 def depend_on_data(trace: Trace) -> set[int]:
-    """The operators whose values depend on what the program was given, unless they only move it. Constants and initial values, also random ones, do not."""
+    """The operators that compute from what the program was given. Those that only move it do not: they make constants and initial values."""
     found: set[int] = set()
+    moved: set[int] = set()
     for node in trace.nodes:
-        slots = [slot for slot, record in node.inputs.items() if not record.skip and not node.overwrites(slot)]
+        makers = {maker for maker, _ in node.makers.values()}
+        is_given = any(
+            slot not in node.makers and not record.skip and not node.overwrites(slot)
+            for slot, record in node.inputs.items()
+        )
         moves = (node.operator_class in ("moves", "casts") and not picks(node)) or not node.outputs
-        if any(maker in found for maker, _ in node.makers.values()) or (
-            not moves and any(slot not in node.makers for slot in slots)
-        ):
+        if not makers.isdisjoint(found) or (not moves and (is_given or not makers.isdisjoint(moved))):
             found.add(node.index)
+        elif is_given or not makers.isdisjoint(moved):
+            moved.add(node.index)
     return found
 
 
