@@ -514,6 +514,43 @@ def test_a_loss_is_compared_although_clipped_gradients_do_not_depend_on_its_scal
     assert any(line.endswith("/ count") for line in lines), lines
 
 
+def dump_with_a_running_mean(path: Path, *, is_compiled: bool, share: float = 0.1) -> None:
+    """Dump two steps of a training. Only the next step reads the running mean, and nothing that it computes depends on the mean."""
+
+    def loss(weights: Any, running: Any, values: Any) -> Any:
+        mean = values.mean(0)
+        return (((values - mean) @ weights) ** 2).mean(), 0.9 * running + share * mean
+
+    def step(weights: Any, running: Any, values: Any) -> Any:
+        (value, running), gradient = jax.value_and_grad(loss, has_aux=True)(weights, running, values)
+        return weights - 0.1 * gradient, running, value
+
+    run = jax.jit(step) if is_compiled else step
+    weights, running = jnp.asarray(W), jnp.zeros(4)
+    with opdump.capture(DumpPlan(path=path, saved_data="full"), steps="manual") as dump:
+        for number in range(2):
+            weights, running, _ = run(weights, running, jnp.asarray(X + number))
+            dump.step()
+
+
+@pytest.mark.parametrize("is_compiled", [(True, True), (False, False), (True, False), (False, True)], ids=str)
+def test_a_running_mean_that_only_the_next_step_reads_is_a_result(
+    is_compiled: tuple[bool, bool], tmp_path: Path
+) -> None:
+    for share in (0.1, 0.2):
+        paths = tmp_path / f"a{share}", tmp_path / f"b{share}"
+        dump_with_a_running_mean(paths[0], is_compiled=is_compiled[0])
+        dump_with_a_running_mean(paths[1], is_compiled=is_compiled[1], share=share)
+        result = opdump.compare(*paths)
+        if share == 0.1:
+            assert result.verdict in ("identical", "benign")
+        else:
+            assert result.verdict == "divergent"
+            first = result.introduced[0].b
+            assert first is not None
+            assert "share * mean" in first.stack[0].code
+
+
 def step_in_order(parameters: Any, moments: Any) -> Any:
     """A training step of two layers, whose matrices have one shape; the parameters are updated in the order of their names."""
 
