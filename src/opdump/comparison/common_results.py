@@ -90,13 +90,18 @@ def leading_to(trace: Trace, nodes: Iterable[int]) -> set[int]:
 
 
 def _made_by(trace: Trace, place: Place) -> int:
-    """The operator that made an output; for an output of a call, the operator inside."""
+    """The operator that made an output."""
+    return _origin(trace, place)[0]
+
+
+def _origin(trace: Trace, place: Place) -> Place:
+    """The output itself; for an output of a call, that of the operator inside, which may be rounded differently."""
     index, slot = place
     node = trace.nodes[index]
     while node.op.repeats_operators and slot in node.makers:
         index, slot = node.makers[slot]
         node = trace.nodes[index]
-    return index
+    return index, slot
 
 
 def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
@@ -197,8 +202,11 @@ class _Results:
         places = [place for place in computed_results(trace) if place[1] >= 0]
         if trains(trace):
             places = [each for each in places if not trace.at(each).shape and trace.phase_of(each) == "forward"]
-        alone = {place for place in places if place[0] in held and len(trace.nodes[place[0]].outputs) == 1}
-        return cls(trace, places, alone.union(place for place in places if place in valued))
+        origins = {place: _origin(trace, place) for place in places}
+        alone = {
+            place for place, (index, _) in origins.items() if index in held and len(trace.nodes[index].outputs) == 1
+        }
+        return cls(trace, places, alone.union(p for p in places if p in valued or origins[p] in valued))
 
     def lost(self, partners: Mapping[Place, Place], other: _Results) -> list[Place]:
         """The results that the other program lacks, and those from which it computes a different result. `partners` has the paired values."""
@@ -272,4 +280,4 @@ def _leads_to(trace: Trace, index: int, ends: Collection[Place]) -> bool:
     def movers(node: int) -> Iterator[int]:
         return (each for each in trace.readers(node) if trace.nodes[each].operator_class in ("moves", "casts"))
 
-    return not reachable([index], movers).isdisjoint(end for end, _ in ends)
+    return not reachable([index], movers).isdisjoint(made for end in ends for made in (end[0], _made_by(trace, end)))
