@@ -270,7 +270,7 @@ def dumped(
     with monkeypatch.context() as patched:
         patched.setattr("time.time_ns", lambda: 0)
         if how == "one by one":
-            patched.setattr(NumpyReader, "takes_blocks", False)
+            patched.setattr(Recorder, "takes_blocks", False)
         program = Program(place, in_columns=how == "columns", **plan)
         scenario(program)
         program.close()

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import opdump
-from opdump.adapters.host import ChosenTensors, NumpyReader
+from opdump.adapters.host import ChosenTensors
 from opdump.adapters.jax import twin as twins
 from opdump.adapters.jax.flat import JaxprPosition, bytes_made, flattened
 from opdump.catalog.catalog import open_dump
@@ -65,7 +65,7 @@ def assert_same(program: Callable[[], None], place: Path, monkeypatch: Patch) ->
     for how in ("one by one", "columns"):
         with monkeypatch.context() as patched:
             if how == "one by one":
-                patched.setattr(NumpyReader, "takes_blocks", False)
+                patched.setattr(Recorder, "takes_blocks", False)
             left.append(left_by(place / how, program))
         assert bool(taken) == (how == "columns")
     for one, other in zip(*left, strict=True):
