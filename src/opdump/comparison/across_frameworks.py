@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -212,11 +213,15 @@ class _JudgedPairs:
             pairs = {**match_flow(*_unpaired(a, b, pairs), flows, partners), **pairs}
             open_nodes = _unpaired(a, b, pairs)
         else:  # operators beyond the failures are other ones, although they may be of one kind
+            failed = [failure.pair for failure in self.failures]
+            segments = (
+                _segments(a, [pair.a[0] for pair in failed], pairs),
+                _segments(b, [pair.b[0] for pair in failed], {pair.b for pair in pairs.values()}),
+            )
             pairs = {**match_dependents(a, b, matched, partners), **pairs}
-            ends = set(pairs), {pair.b for pair in pairs.values()}
             open_nodes = (
-                _open(a, [failure.pair.a[0] for failure in self.failures], ends[0], matched.a),
-                _open(b, [failure.pair.b[0] for failure in self.failures], ends[1], matched.b),
+                _open(a, segments[0], set(pairs), matched.a),
+                _open(b, segments[1], {pair.b for pair in pairs.values()}, matched.b),
             )
         pairs = {**match_kinds(*open_nodes, _depend_alike(partners, matched)), **pairs}
         left = self.run(a, b, pairs).failures
@@ -330,13 +335,15 @@ def _can_run(trace: Trace) -> int:
     return bool(known) + any(node.op.kernel.startswith("aten::") for node in known)
 
 
-def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: Shared) -> list[Node]:
-    """The nodes between a failing value and the pairs before it, and the nodes that lead to no paired value; without those that only cast, or move a common
-    value.
-    """
-    found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
-    found |= {node.index for node in trace.nodes} - leading_to(trace, (index for index, _ in ends))
-    nodes = (trace.nodes[index] for index in sorted(found))
+def _segments(trace: Trace, failed: Iterable[int], ends: Collection[Place]) -> set[int]:
+    """The nodes between failing values and the pairs before them."""
+    return {node.index for last in failed for node in between(trace, last, ends)}
+
+
+def _open(trace: Trace, failing: AbstractSet[int], ends: Collection[Place], shared: Shared) -> list[Node]:
+    """The nodes in failing segments, and those that lead to no paired value; without those that are paired, only cast, or move a common value."""
+    found = failing | ({node.index for node in trace.nodes} - leading_to(trace, (index for index, _ in ends)))
+    nodes = (trace.nodes[index] for index in sorted(found) if (index, 0) not in ends)
     return [
         each
         for each in nodes
