@@ -188,6 +188,6 @@ def test_names_that_few_operators_share_pair_nothing() -> None:
             0, 0, [replace(each, op=replace(each.op, op_name=name)) for each, name in zip(nodes, names, strict=True)]
         )
 
-    a = of_names("x", "y", "z")
-    assert [pair.kind for pair in match_names(a, of_names("x", "y", "w")).values()] == ["name", "name"]
-    assert not match_names(a, of_names("x", "v", "w"))
+    a = of_names("x", "y", *"abcdefgh")
+    assert [pair.kind for pair in match_names(a, of_names("x", "y", *"klmn")).values()] == ["name", "name"]
+    assert not match_names(a, of_names("x", *"klmnop"))

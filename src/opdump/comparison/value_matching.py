@@ -543,7 +543,8 @@ def _first_dependents(trace: Trace, shared: Shared) -> Mapping[frozenset[int], N
 
 def match_names(a: Trace, b: Trace) -> Mapping[Place, Pair]:
     """Pair outputs of the operators of a program and of its optimised version by name, for values that differ too much to be matched: an operator
-    that replaces others has the output of the last one. Empty if most operators of B have no name of A: other code has a few of its names by chance.
+    that replaces others has the output of the last one. Empty if less than a fifth of the operators of B have a name of A: other code has a few of its
+    names by chance.
     """
     known = {(node.op.op_name, node.op.occurrence): node for node in a.nodes}
     in_blocks = _nodes_in_blocks(b)
@@ -554,7 +555,7 @@ def match_names(a: Trace, b: Trace) -> Mapping[Place, Pair]:
         if partner is not None:
             partners[node.index] = partner
     found: dict[Place, Pair] = {}
-    if len(partners) * 2 < len(b.nodes):
+    if len(partners) * 5 < len(b.nodes):
         return found
     for index, partner in partners.items():
         node = b.nodes[index]
