@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 
 from opdump.acl.handles import DTYPES, CallError, Code, DataBuffer, TensorDesc, refuse, returns_code
-from opdump.acl.process import APPEND as APPEND  # noqa: PLC0414  a public name
+from opdump.acl.process import APPEND as APPEND  # noqa: PLC0414  # callbacks import it from here
 from opdump.acl.process import Callback, process
-from opdump.acl.process import DumpChunk as DumpChunk  # noqa: PLC0414  a public name
+from opdump.acl.process import DumpChunk as DumpChunk  # noqa: PLC0414  # callbacks import it from here
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, data_type_number
 from opdump.dump_file.dump_file import FORMAT_NUMBERS, encode_dump_file
 from opdump.errors import DumpPathError

@@ -396,18 +396,12 @@ def _depend_alike(partners: Partners, matched: Matched) -> Callable[[Node, Node]
 
 
 def _last_shared(trace: Trace, shared: Shared) -> Sequence[frozenset[int]]:
-    """For each node, the numbers of the last common values that it depends on: read directly, or through values that only its run has. Single numbers that
-    no operator made do not count: all programs have zeros and ones.
-    """
+    """For each node, the numbers of the last common values that it depends on: read directly, or through values that only its run has."""
     found: list[frozenset[int]] = []
     for node in trace.nodes:
         read: set[int] = set()
-        for slot, record in node.inputs.items():
-            maker = node.makers.get(slot)
-            if maker is not None:
-                number = shared.made.get(maker)
-            else:
-                number = shared.read.get((node.index, slot)) if math.prod(record.shape) > 1 else None
+        for slot in node.inputs:
+            maker, number = node.makers.get(slot), shared.of_input(node, slot)
             if number is not None:
                 read.add(number)
             elif maker is not None:

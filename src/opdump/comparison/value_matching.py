@@ -81,6 +81,13 @@ class Shared:
     read: dict[Place, int]
     """Keyed by inputs that no operator of the trace produced."""
 
+    def of_input(self, node: Node, slot: int) -> int | None:
+        """The number of the common value that an input has; None for a single number that no operator made: all programs have zeros and ones."""
+        maker = node.makers.get(slot)
+        if maker is not None:
+            return self.made.get(maker)
+        return self.read.get((node.index, slot)) if math.prod(node.inputs[slot].shape) > 1 else None
+
     def without(self, numbers: Collection[int]) -> Shared:
         """The common values, without those with these numbers."""
         made, read = (
@@ -529,8 +536,7 @@ def _first_dependents(trace: Trace, shared: Shared) -> Mapping[frozenset[int], N
     for node in trace.nodes:
         given: set[int] = set()
         for slot, record in node.inputs.items():
-            maker = node.makers.get(slot)
-            number = shared.read.get((node.index, slot)) if maker is None else shared.made.get(maker)
+            maker, number = node.makers.get(slot), shared.of_input(node, slot)
             if number is not None:
                 given.update((number,) if math.prod(record.shape) > 1 else ())
             elif maker is not None:
